@@ -1,0 +1,104 @@
+package core
+
+import (
+	"context"
+	"time"
+)
+
+// ClaimRequest asks for records with work.
+type ClaimRequest struct {
+	Worker int64
+	Limit  int
+	// Hosted are the consumers that this worker runs: it claims mailboxes that
+	// want one of them.
+	Hosted []int32
+	// Unbounded looks at every due mailbox; otherwise the call starts where the
+	// last one ended, skipping dead index entries.
+	Unbounded bool
+	// Record, if not 0, is a record to claim, due or not (it was in a wake).
+	Record int64
+}
+
+// Deliveries is the part of the store that record actors and the supervisor
+// use. Every method is one short transaction (or several, each whole).
+//
+// Errors wrap keylinetype.ErrUnavailable where the connection failed and
+// keylinetype.ErrFenced where the worker itself is no longer live.
+type Deliveries interface {
+	// Claim takes due records. Only after it has returned may Load be called:
+	// a claim's own statement sees the past.
+	Claim(context.Context, ClaimRequest) ([]Claim, error)
+	// NextDue returns how long until the next unclaimed mailbox is due that
+	// this worker could claim; ok is false where there is none.
+	NextDue(ctx context.Context, hosted []int32) (d time.Duration, ok bool, err error)
+	// Load reads claimed records; those whose claim was lost are left out.
+	Load(context.Context, []LoadRequest) ([]Loaded, error)
+	// LoadEvents reads more events of claimed records.
+	LoadEvents(context.Context, []EventRange) ([]Event, error)
+	// Flush hands a record's outcomes to the committer and returns at once; done
+	// is called from the committer's goroutine, exactly once, when they are
+	// durable or fenced. done must not block. A connection failure is retried
+	// inside until it is known or the worker is fenced.
+	Flush(f Flush, epoch int64, done func(FlushResult))
+	// News reads the heads of resident records, whether commands or dead letter
+	// retries wait on them, and the registry's epoch.
+	News(ctx context.Context, records []int64) (epoch int64, news []News, err error)
+	// Registry reads the registered consumers.
+	Registry(context.Context) (*Registry, error)
+}
+
+// News is what happened to a resident record.
+type News struct {
+	Record  int64
+	Head    int64
+	Pending bool
+}
+
+// Held names a claim that an actor or a call in flight still holds.
+type Held struct {
+	Record int64
+	Token  int64
+}
+
+// Beat is a worker's heartbeat as an observer reads it.
+type Beat struct {
+	Worker int64
+	Beat   int64
+	Lease  time.Duration
+}
+
+// Leases is the part of the store that keeps workers alive and recovers the
+// claims of lost ones. It has a connection of its own, which no handler and no
+// flush can starve.
+type Leases interface {
+	// Join registers a new incarnation and returns its id.
+	Join(context.Context, Worker) (int64, error)
+	// Renew moves the worker's beat; ErrFenced where it is no longer live. state is
+	// published in the workers table (payload-free JSON).
+	Renew(ctx context.Context, worker int64, state []byte) error
+	// Beats reads the beats of all live workers.
+	Beats(context.Context) ([]Beat, error)
+	// MarkLost marks a worker lost if its beat is still the same, terminates its
+	// backends and frees its claims, charging a crash to each record.
+	MarkLost(ctx context.Context, seen Beat) (marked bool, err error)
+	// Recover frees every claim whose worker is not live, in chunks; it returns
+	// how many.
+	Recover(context.Context) (int, error)
+	// Leave marks the worker as left: recovery charges its records nothing.
+	Leave(ctx context.Context, worker int64) error
+	// HandBackOrphans frees every claim of the worker that is not in held.
+	HandBackOrphans(ctx context.Context, worker int64, held []Held) (int, error)
+}
+
+// Arming is the sentinel's session: it holds or waits for the exclusive
+// advisory lock by which appenders learn that somebody sleeps.
+type Arming interface {
+	// Request asks for the lock and blocks until it is granted or ctx ends.
+	// After an error the lock's state is unknown: call Release.
+	Request(ctx context.Context) error
+	// Release gives the lock up, whether held or not; it reconnects where it must.
+	Release(ctx context.Context) error
+	// Ping keeps the session alive and finds out whether it is.
+	Ping(ctx context.Context) error
+	Close()
+}
