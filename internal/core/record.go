@@ -224,9 +224,9 @@ type Skip struct {
 
 // Counts are what happened to one consumer's deliveries, added to its health.
 type Counts struct {
-	Consumer                                          int32
+	Consumer                                           int32
 	Completed, Failed, Skipped, Dead, Ignored, Retried int64
-	LastEventAt, LastSuccessAt, LastFailureAt         time.Time
+	LastEventAt, LastSuccessAt, LastFailureAt          time.Time
 }
 
 // Booking is everything that the end of one delivery changes for its record
