@@ -90,15 +90,39 @@ type Leases interface {
 	HandBackOrphans(ctx context.Context, worker int64, held []Held) (int, error)
 }
 
-// Arming is the sentinel's session: it holds or waits for the exclusive
-// advisory lock by which appenders learn that somebody sleeps.
+// Arming is a session by which one idle worker becomes the sentinel. Two
+// session-level advisory locks are taken, always in this order:
+//
+//   - the seat, known to workers alone: its one holder is elected, and acts on
+//     notifications for all idle workers;
+//   - the sleep lock, exclusive: while somebody holds or waits for it, an
+//     appender's pg_try_advisory_xact_lock_shared on it fails, so the appender
+//     notifies; and it is granted only after every transaction that decided
+//     not to notify has ended.
+//
+// One lock would not do: while a long application transaction keeps the sleep
+// lock from being granted, appenders already notify, and somebody must know
+// that it is for him to listen.
+//
+// The session has all timeouts at 0 and is autocommit. No method is called
+// concurrently with another, except Close. Only Release may connect or
+// reconnect: Elect, Request and Ping must fail where the session that they
+// speak of is gone, or a worker would believe in a lock that it has lost.
 type Arming interface {
-	// Request asks for the lock and blocks until it is granted or ctx ends.
-	// After an error the lock's state is unknown: call Release.
+	// Elect asks for the seat and blocks until it is granted or ctx ends. A
+	// blocked lock request is a statement with a snapshot, which keeps vacuum
+	// back: callers bound it with ctx and ask again.
+	Elect(ctx context.Context) error
+	// Request asks for the sleep lock and blocks until it is granted or ctx
+	// ends. Called only while the seat is held.
 	Request(ctx context.Context) error
-	// Release gives the lock up, whether held or not; it reconnects where it must.
+	// Release gives up both locks, held or not (a cancelled request may have
+	// been granted all the same); it connects where it must. The first call of
+	// a cycle. After any error of any method the state is unknown until it has
+	// succeeded.
 	Release(ctx context.Context) error
 	// Ping keeps the session alive and finds out whether it is.
 	Ping(ctx context.Context) error
+	// Close ends the session, and a blocked call with it.
 	Close()
 }
