@@ -1,0 +1,76 @@
+-- Marks a worker lost if its beat is still the one that the observer saw for a
+-- whole lease, and ends its database sessions: a frozen one may hold the arming lock or a HandleTx open.
+create function {{.schema}}.mark_lost(worker bigint, seen_beat bigint) returns boolean
+language plpgsql as $$
+declare
+  marked uuid;
+begin
+  update {{.schema}}.workers w set status = 'lost', ended_at = clock_timestamp()
+    where w.id = worker and w.status = 'live' and w.beat = seen_beat
+    returning w.instance into marked;
+  if marked is null then
+    return false;
+  end if;
+  perform pg_terminate_backend(a.pid) from pg_stat_activity a
+    where a.application_name = 'keyline ' || marked and a.pid <> pg_backend_pid()
+      and not exists (select from {{.schema}}.workers w where w.instance = marked and w.status = 'live');
+  return true;
+end
+$$;
+
+-- Frees claims whose holder is not live, at most max_records a call; returns how many. A lost worker's
+-- records become suspects; one that left (it fenced itself, or stopped) charges nothing.
+create function {{.schema}}.recover(max_records integer) returns integer
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  ids bigint[];
+  at timestamptz := clock_timestamp();
+begin
+  ids := array(
+    select m.record_id
+    from {{.schema}}.mailboxes m
+    where m.claimed_by = any (array(
+        select distinct m.claimed_by from {{.schema}}.mailboxes m where m.claimed_by is not null
+          and not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'live')))
+    order by m.record_id limit max_records
+    for no key update skip locked);
+  if cardinality(ids) = 0 then
+    return 0;
+  end if;
+  update {{.schema}}.mailboxes m
+  set claimed_by = null, claimed_at = null, token = nextval('{{.schema}}.tokens'), due_at = at, unclean = true,
+      crashes = m.crashes + coalesce((select 1 from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'lost'), 0)
+  from unnest(ids) as u(id)
+  where m.record_id = u.id and m.claimed_by is not null;
+  perform {{.schema}}.wake('more');
+  return cardinality(ids);
+end
+$$;
+
+-- Frees a live worker's claims that nothing in its process holds (a claim whose
+-- answer was lost). Hand-backs charge nothing.
+create function {{.schema}}.hand_back_orphans(worker bigint, held_records bigint[], held_tokens bigint[], before timestamptz) returns integer
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  ids bigint[];
+  at timestamptz := clock_timestamp();
+begin
+  ids := array(
+    select m.record_id from {{.schema}}.mailboxes m
+    where m.claimed_by = worker and m.claimed_at < before
+      and not exists (select from unnest(held_records, held_tokens) as h(id, token) where h.id = m.record_id and h.token = m.token)
+    order by m.record_id
+    for no key update skip locked);
+  update {{.schema}}.mailboxes m
+  set claimed_by = null, claimed_at = null, token = nextval('{{.schema}}.tokens'), due_at = at, unclean = true
+  from unnest(ids) as u(id)
+  where m.record_id = u.id;
+  if cardinality(ids) > 0 then
+    perform {{.schema}}.wake('more');
+  end if;
+  return cardinality(ids);
+end
+$$;
