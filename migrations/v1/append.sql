@@ -1,5 +1,21 @@
 create type {{.schema}}.appended as (event_id uuid, seq bigint, duplicate boolean);
 
+-- Event types that an in-process publisher has claimed in this database. append
+-- refuses them, so that no type is published along both paths.
+alter table {{.schema}}.meta add column in_process_types text[] not null default '{}';
+
+-- Whether a record key can name a record. White space is the ASCII one, so that
+-- the answer depends neither on the locale nor on who asks.
+create function {{.schema}}.usable_key(record_key text) returns boolean language sql immutable parallel safe
+return coalesce(btrim(record_key, E' \t\n\r\f\x0B') <> '' and octet_length(record_key) <= 512, false);
+
+-- The id of an event that becomes its own record and must be found again by its
+-- idempotency key: a version 8 uuid (RFC 9562, 5.8) over tenant and key. Null without a key.
+create function {{.schema}}.fallback_id(tenant text, idempotency_key text) returns uuid language sql immutable parallel safe
+return overlay(overlay(
+  encode(substring(sha256(convert_to(octet_length(tenant)::text || ':' || tenant || idempotency_key, 'UTF8')) from 1 for 16), 'hex')
+  placing '8' from 13) placing 'a' from 17)::uuid;
+
 -- Appends one event to a record's stream, inside the caller's transaction. The
 -- lock on the record's row, held to the end of that transaction, is the order:
 -- seq order is commit order, without gaps.
@@ -26,12 +42,13 @@ declare
   this_id uuid := append.event_id;
   must_register boolean;
   payload_limit integer;
+  in_process boolean;
   the_record bigint;
   new_head bigint;
   found_event record;
-  at timestamptz := clock_timestamp();
+  at timestamptz;
 begin
-  if append.event_type is null or append.event_type !~ '\S' or octet_length(append.event_type) > 255 then
+  if append.event_type is null or btrim(append.event_type, E' \t\n\r\f\x0B') = '' or octet_length(append.event_type) > 255 then
     raise exception 'event type must be 1 to 255 bytes and not blank' using errcode = 'KL003';
   elsif this_version < 1 then
     raise exception 'event version must be at least 1' using errcode = 'KL003';
@@ -50,26 +67,29 @@ begin
     elsif octet_length(this_headers::text) > 65536 then
       raise exception 'headers are over 64 KiB' using errcode = 'KL003';
     end if;
+    -- Only append says this; an event that was made from another one may carry its headers.
+    this_headers := this_headers - 'keyline_fallback_key';
   end if;
 
-  select m.registry_strict, m.payload_limit into must_register, payload_limit from {{.schema}}.meta m;
+  select m.registry_strict, m.payload_limit, append.event_type = any (m.in_process_types)
+    into must_register, payload_limit, in_process from {{.schema}}.meta m;
+  if in_process then
+    raise exception 'event type % is published in process', append.event_type using errcode = 'KL007';
+  end if;
   if must_register and not exists (
     select from {{.schema}}.event_types t where t.type = append.event_type and t.version = this_version) then
     raise exception 'event type % version % is not registered', append.event_type, this_version using errcode = 'KL004';
   end if;
-  -- The text form is at most eight times the binary form, which is cheap to measure.
-  if pg_column_size(this_payload) > payload_limit / 8 and octet_length(this_payload::text) > payload_limit then
+  -- The binary form says nothing about the text's length: 1e131071 takes ten bytes.
+  if octet_length(this_payload::text) > payload_limit then
     raise exception 'payload is over % bytes', payload_limit using errcode = 'KL005';
   end if;
 
-  if this_key is null or this_key !~ '\S' or octet_length(this_key) > 512 then
+  if not {{.schema}}.usable_key(this_key) then
     if append.expected_seq is not null then
       raise exception 'expected seq needs a usable record key' using errcode = 'KL003';
     end if;
-    if this_id is null then
-      this_id := case when append.idempotency_key is null then {{.schema}}.uuidv7()
-        else overlay(overlay(md5(this_tenant || chr(1) || append.idempotency_key) placing '8' from 13) placing 'a' from 17)::uuid end;
-    end if;
+    this_id := coalesce(this_id, {{.schema}}.fallback_id(this_tenant, append.idempotency_key), {{.schema}}.uuidv7());
     this_key := this_id::text;
     this_headers := this_headers || '{"keyline_fallback_key": "true"}';
   end if;
@@ -83,7 +103,7 @@ begin
     select r.id into the_record from {{.schema}}.records r
       where r.tenant = this_tenant and r.record_key = this_key for no key update;
     if found then
-      select e.id, e.seq, e.type, e.version, e.payload, e.headers into found_event from {{.schema}}.events e
+      select e.id, e.seq, e.type, e.version, e.payload into found_event from {{.schema}}.events e
         where e.record_id = the_record and e.idempotency_key = append.idempotency_key;
       if found then
         if found_event.type <> append.event_type or found_event.version <> this_version
@@ -110,14 +130,15 @@ begin
     raise exception 'expected seq % of record %, found %', append.expected_seq, this_key, new_head - 1 using errcode = 'KL001';
   end if;
 
-  if this_id is null then
-    this_id := {{.schema}}.uuidv7();
-  elsif exists (select from {{.schema}}.events e where e.id = this_id) then
-    raise exception 'event id % exists', this_id using errcode = 'KL002';
-  end if;
+  at := clock_timestamp(); -- under the lock, so that created_at grows with seq
+  this_id := coalesce(this_id, {{.schema}}.uuidv7());
   insert into {{.schema}}.events (record_id, seq, id, type, version, payload, headers, idempotency_key, occurred_at, created_at)
     values (the_record, new_head, this_id, append.event_type, this_version, this_payload, this_headers,
-            append.idempotency_key, coalesce(append.occurred_at, at), at);
+            append.idempotency_key, coalesce(append.occurred_at, at), at)
+    on conflict on constraint events_id do nothing; -- waits for another transaction that inserts the same id
+  if not found then
+    raise exception 'event id % exists', this_id using errcode = 'KL002';
+  end if;
 
   -- Not "on conflict do update … where": that locks the row even where the condition is false.
   insert into {{.schema}}.mailboxes (record_id, due_at) values (the_record, at) on conflict do nothing;

@@ -1,5 +1,6 @@
 -- Appends several events in one call. Records are locked in the order of their
--- names, so that two calls over the same records cannot deadlock; results come in input order,
+-- names, so that two calls over the same records cannot deadlock: an event without
+-- a usable key has the name that append will give it. Results come in input order,
 -- and events of one record keep their order.
 create function {{.schema}}.append_many(events jsonb) returns setof {{.schema}}.appended
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -20,11 +21,20 @@ begin
                     'event_id', 'occurred_at', 'expected_seq')) then
     raise exception 'events have an unknown field' using errcode = 'KL003';
   end if;
+  if exists (
+    select from jsonb_array_elements(events) e, jsonb_each(e) f
+    where f.key not in ('payload', 'headers') and jsonb_typeof(f.value) in ('object', 'array')) then
+    raise exception 'events have an object or array where a text or number belongs' using errcode = 'KL003';
+  end if;
   results := array_fill(null::{{.schema}}.appended, array[jsonb_array_length(events)]);
   for item in
     select e.value as event, e.ordinality as place
     from jsonb_array_elements(events) with ordinality e
-    order by coalesce(e.value ->> 'tenant', '') collate "C", e.value ->> 'record_key' collate "C", e.ordinality
+    order by coalesce(e.value ->> 'tenant', '') collate "C",
+      case when {{.schema}}.usable_key(e.value ->> 'record_key') then e.value ->> 'record_key'
+        else coalesce((e.value ->> 'event_id')::uuid, {{.schema}}.fallback_id(coalesce(e.value ->> 'tenant', ''), e.value ->> 'idempotency_key'))::text
+      end collate "C",
+      e.ordinality
   loop
     results[item.place] := {{.schema}}.append(
       record_key => item.event ->> 'record_key',

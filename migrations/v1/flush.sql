@@ -8,7 +8,7 @@
 -- Order of locks: barrier, mailboxes by id, records, checkpoints, inserts. Mailboxes and
 -- records are taken with skip locked, so a flush waits for nobody but the registry.
 create function {{.schema}}.flush(
-  worker bigint, epoch bigint, batch bigint,
+  worker bigint, epoch bigint, lane smallint, batch bigint,
   record_ids bigint[], tokens bigint[], heads bigint[], cursors bigint[],
   dispositions smallint[], due_ats timestamptz[], clears boolean[],
   wanting jsonb,
@@ -124,12 +124,12 @@ begin
   end if;
 
   if counts is not null then
-    insert into {{.schema}}.consumer_health as h (consumer_id, worker_id, last_batch, completed, failed, skipped, dead, retried,
+    insert into {{.schema}}.consumer_health as h (consumer_id, worker_id, lane, last_batch, completed, failed, skipped, dead, retried,
       last_event_at, last_success_at, last_failure_at)
-    select c.consumer, worker, batch, c.completed, c.failed, c.skipped, c.dead, c.retried, c.last_event, c.last_success, c.last_failure
+    select c.consumer, worker, lane, batch, c.completed, c.failed, c.skipped, c.dead, c.retried, c.last_event, c.last_success, c.last_failure
     from jsonb_to_recordset(counts) as c(consumer integer, completed bigint, failed bigint, skipped bigint, dead bigint, retried bigint,
       last_event timestamptz, last_success timestamptz, last_failure timestamptz)
-    on conflict (consumer_id, worker_id) do update set last_batch = excluded.last_batch,
+    on conflict (consumer_id, worker_id, lane) do update set last_batch = excluded.last_batch,
       completed = h.completed + excluded.completed, failed = h.failed + excluded.failed,
       skipped = h.skipped + excluded.skipped, dead = h.dead + excluded.dead, retried = h.retried + excluded.retried,
       last_event_at = greatest(h.last_event_at, excluded.last_event_at),

@@ -210,10 +210,11 @@ create table {{.schema}}.audit (
   detail jsonb not null default '{}'
 );
 
--- One row per worker and consumer, so that workers do not wait on each other.
+-- One row per consumer, worker and committer lane, so that group commits do not wait on each other.
 create table {{.schema}}.consumer_health (
   consumer_id integer not null,
   worker_id bigint not null,
+  lane smallint not null,
   last_batch bigint not null default 0,
   completed bigint not null default 0,
   failed bigint not null default 0,
@@ -223,5 +224,5 @@ create table {{.schema}}.consumer_health (
   last_event_at timestamptz,
   last_success_at timestamptz,
   last_failure_at timestamptz,
-  primary key (consumer_id, worker_id)
+  primary key (consumer_id, worker_id, lane)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);

@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// maxBatch is the most records in one group commit: beyond it the time that
+// the batch holds its rows grows and the cost per record does not fall.
+const maxBatch = 1000
+
+// committers is how many group commits run side by side. Records are spread
+// over them by id, so one record's flushes stay in order.
+const committers = 2
+
+// committer writes outcomes as group commits: while one round trip is in
+// flight, what comes in gathers for the next. Nobody waits on SQL but its goroutines.
+type committer struct {
+	lanes [committers]*lane
+	done  sync.WaitGroup
+	once  sync.Once
+	end   context.CancelFunc
+}
+
+// lane is one queue with its goroutine.
+type lane struct {
+	store  *Store
+	number int16
+	// batches numbers the lane's batches, so that a repeated one's counts are added once.
+	batches int64
+
+	mu      sync.Mutex
+	queue   []pending
+	closing bool
+	ring    chan struct{} // one slot: something is in the queue
+}
+
+type pending struct {
+	flush core.Flush
+	epoch int64
+	done  func(core.FlushResult)
+	tries int
+}
+
+func (p pending) answer(status core.FlushStatus) {
+	p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: status})
+}
+
+func startCommitter(s *Store) *committer {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &committer{end: cancel}
+	for i := range c.lanes {
+		l := &lane{store: s, number: int16(i), ring: make(chan struct{}, 1)}
+		c.lanes[i] = l
+		c.done.Go(func() { l.run(ctx) })
+	}
+	return c
+}
+
+// Flush implements core.Deliveries.
+func (s *Store) Flush(f core.Flush, epoch int64, done func(core.FlushResult)) {
+	s.commit.lanes[uint64(f.Record)%committers].add(pending{flush: f, epoch: epoch, done: done})
+}
+
+func (l *lane) add(p ...pending) {
+	l.mu.Lock()
+	closing := l.closing
+	if !closing {
+		l.queue = append(l.queue, p...)
+	}
+	l.mu.Unlock()
+	if closing {
+		for _, p := range p {
+			p.answer(core.FlushFenced)
+		}
+		return
+	}
+	select {
+	case l.ring <- struct{}{}:
+	default:
+	}
+}
+
+// stopGrace is how long stop waits for what has been handed over.
+const stopGrace = 5 * time.Second
+
+func (c *committer) stop() {
+	c.once.Do(func() {
+		for _, l := range c.lanes {
+			l.mu.Lock()
+			l.closing = true
+			l.mu.Unlock()
+			select {
+			case l.ring <- struct{}{}:
+			default:
+			}
+		}
+		t := c.lanes[0].store.clock.AfterFunc(stopGrace, c.end)
+		c.done.Wait()
+		t.Stop()
+		c.end()
+	})
+}
+
+func (l *lane) run(ctx context.Context) {
+	for {
+		batch, closing := l.take()
+		if len(batch) > 0 {
+			l.write(ctx, batch)
+			continue
+		}
+		if closing {
+			return
+		}
+		select {
+		case <-l.ring:
+		case <-ctx.Done():
+			l.mu.Lock()
+			l.closing = true
+			l.mu.Unlock()
+		}
+	}
+}
+
+// take removes the next batch: of one epoch, at most one flush per record,
+// sorted by record id, which is the order in which mailboxes are locked.
+func (l *lane) take() (batch []pending, closing bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) == 0 {
+		return nil, l.closing
+	}
+	epoch := l.queue[0].epoch
+	slices.SortStableFunc(l.queue, func(a, b pending) int {
+		switch {
+		case a.flush.Record < b.flush.Record:
+			return -1
+		case a.flush.Record > b.flush.Record:
+			return 1
+		}
+		return 0
+	})
+	var rest []pending
+	for _, p := range l.queue {
+		same := len(batch) > 0 && batch[len(batch)-1].flush.Record == p.flush.Record
+		if p.epoch == epoch && !same && len(batch) < maxBatch {
+			batch = append(batch, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	l.queue = rest
+	return batch, l.closing
+}
+
+// write writes a batch until every record in it has its answer.
+func (l *lane) write(ctx context.Context, batch []pending) {
+	l.batches++
+	number := l.batches
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		results, err := l.store.flush(ctx, batch, l.number, number)
+		switch {
+		case err == nil:
+			l.answer(batch, results)
+			return
+		case ctx.Err() != nil:
+			for _, p := range batch {
+				p.answer(core.FlushFenced) // closing: whoever comes next claims and repeats
+			}
+			return
+		case unavailable(err) || transient(err):
+			// Whether it was carried out or not: under the token a repetition
+			// changes nothing.
+			l.store.log.Warn("flush is repeated", "error", err, "records", len(batch))
+			if clock.Sleep(ctx, l.store.clock, pause) != nil {
+				continue
+			}
+		case len(batch) > 1:
+			half := len(batch) / 2
+			l.write(ctx, batch[:half])
+			l.write(ctx, batch[half:])
+			return
+		default:
+			l.culprit(ctx, batch[0], err)
+			return
+		}
+	}
+}
+
+// answer passes the results on; records that somebody had locked go into the next batch.
+func (l *lane) answer(batch []pending, results []flushed) {
+	slices.SortFunc(results, func(a, b flushed) int { return int(min(max(a.record-b.record, -1), 1)) })
+	for _, p := range batch {
+		i, ok := slices.BinarySearchFunc(results, p.flush.Record, func(f flushed, record int64) int {
+			return int(min(max(f.record-record, -1), 1))
+		})
+		switch {
+		case !ok:
+			p.answer(core.FlushFenced)
+		case results[i].status == statusLocked:
+			l.again(p)
+		default:
+			r := results[i]
+			p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: r.flushStatus(), Head: r.head, Pending: r.pending, Busy: r.busy, Rewritten: p.tries < 0})
+		}
+	}
+}
+
+// again puts a flush back whose mailbox was locked. A lock is short (a claim
+// that looks, an append), so the first tries follow at once, the others pause.
+func (l *lane) again(p pending) {
+	p.tries++
+	if p.tries < 3 {
+		l.add(p)
+		return
+	}
+	l.store.clock.AfterFunc(min(time.Duration(p.tries)*time.Millisecond, 50*time.Millisecond), func() { l.add(p) })
+}
+
+// culprit books a record's outcomes without their texts, which is what the
+// database can have refused; so the outcome still counts and the batch goes on.
+func (l *lane) culprit(ctx context.Context, p pending, cause error) {
+	l.store.log.Error("an outcome could not be written as it was", "record", p.flush.Record, "error", cause)
+	bare := withoutTexts(p.flush)
+	l.batches++
+	results, err := l.store.flush(ctx, []pending{{flush: bare, epoch: p.epoch}}, l.number, l.batches)
+	if err == nil {
+		p.tries = -1
+		l.answer([]pending{p}, results)
+		return
+	}
+	if unavailable(err) || transient(err) {
+		l.add(p)
+		return
+	}
+	// Not the texts: the claim ends here, its mailbox is found by the orphan search.
+	l.store.log.Error("an outcome could not be written at all", "record", p.flush.Record, "error", errors.Join(cause, err))
+	p.answer(core.FlushFenced)
+}
+
+func withoutTexts(f core.Flush) core.Flush {
+	f.DeadLetters, f.DeadUpdates = slices.Clone(f.DeadLetters), slices.Clone(f.DeadUpdates)
+	f.Failures, f.Skips, f.Upserts = slices.Clone(f.Failures), slices.Clone(f.Skips), slices.Clone(f.Upserts)
+	f.Applied = slices.Clone(f.Applied)
+	for i := range f.DeadLetters {
+		f.DeadLetters[i].Code, f.DeadLetters[i].Message = core.CodeUnwritable, ""
+	}
+	for i := range f.DeadUpdates {
+		f.DeadUpdates[i].Code, f.DeadUpdates[i].Message = core.CodeUnwritable, ""
+		f.DeadUpdates[i].Actor, f.DeadUpdates[i].Note = "", ""
+	}
+	for i := range f.Failures {
+		f.Failures[i].Code, f.Failures[i].Message, f.Failures[i].Stack = core.CodeUnwritable, "", ""
+	}
+	for i := range f.Skips {
+		f.Skips[i].Reason = ""
+	}
+	for i := range f.Applied {
+		f.Applied[i].Detail = ""
+	}
+	for i := range f.Upserts {
+		if f.Upserts[i].ErrorCode != "" {
+			f.Upserts[i].ErrorCode = core.CodeUnwritable
+		}
+	}
+	return f
+}

@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// SQLSTATEs that the store acts on.
+const (
+	stateWorkerNotLive   = "KL020"
+	stateReadOnly        = "25006"
+	stateSerialization   = "40001"
+	stateDeadlock        = "40P01"
+	stateLockTimeout     = "55P03"
+	stateTooManyConns    = "53300"
+	classConnection      = "08"
+	classShutdown        = "57P"
+	classOutOfResources  = "53"
+	classTxStateOrServer = "58"
+)
+
+// sqlState returns an error's SQLSTATE, or "" where the database did not answer.
+func sqlState(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState()
+	}
+	return ""
+}
+
+// translate classes an error by what the caller may do.
+func translate(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case sqlState(err) == stateWorkerNotLive:
+		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrFenced, err)
+	case unavailable(err):
+		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// unavailable reports whether the statement may have failed, or may have been
+// carried out, without anything being wrong with it.
+func unavailable(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	state := sqlState(err)
+	if state == "" {
+		return true // no answer: the connection, a timeout, the pool
+	}
+	for _, class := range []string{classConnection, classShutdown, classOutOfResources, classTxStateOrServer} {
+		if len(state) >= len(class) && state[:len(class)] == class {
+			return true
+		}
+	}
+	return state == stateReadOnly
+}
+
+// transient reports whether the same statement may simply be sent again: it
+// was rolled back for reasons of concurrency.
+func transient(err error) bool {
+	switch sqlState(err) {
+	case stateSerialization, stateDeadlock, stateLockTimeout:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// Join implements core.Leases.
+func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
+	var id int64
+	consumers := w.Consumer
+	if consumers == nil {
+		consumers = []string{}
+	}
+	err := s.lease.QueryRow(ctx, s.q("join"), w.Name, s.instance, w.Host, w.PID, w.Lease, consumers).Scan(&id)
+	return id, translate("join", err)
+}
+
+// Renew implements core.Leases. It also takes a reading of the database's clock.
+func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
+	if len(state) == 0 {
+		state = []byte("{}")
+	}
+	if !json.Valid(state) {
+		return fmt.Errorf("renew: state is not JSON: %w", keylinetype.ErrInvalid)
+	}
+	var live bool
+	var now time.Time
+	before := s.clock.Mono()
+	if err := s.lease.QueryRow(ctx, s.q("renew"), worker, state).Scan(&live, &now); err != nil {
+		return translate("renew", err)
+	}
+	s.clock.read(now, before, s.clock.Mono())
+	if !live {
+		return fmt.Errorf("renew: worker %d is not live: %w", worker, keylinetype.ErrFenced)
+	}
+	return nil
+}
+
+// Beats implements core.Leases.
+func (s *Store) Beats(ctx context.Context) ([]core.Beat, error) {
+	rows, err := s.lease.Query(ctx, s.q("beats"))
+	if err != nil {
+		return nil, translate("read beats", err)
+	}
+	beats, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (core.Beat, error) {
+		var b core.Beat
+		err := row.Scan(&b.Worker, &b.Beat, &b.Lease)
+		return b, err
+	})
+	return beats, translate("read beats", err)
+}
+
+// MarkLost implements core.Leases.
+func (s *Store) MarkLost(ctx context.Context, seen core.Beat) (marked bool, err error) {
+	if err := autocommit(ctx, s.lease, s.q("mark_lost"), []any{seen.Worker, seen.Beat}, one(&marked)); err != nil {
+		return false, translate("mark lost", err)
+	}
+	return marked, nil
+}
+
+// recoverChunk bounds how many mailboxes one recovery transaction holds.
+const recoverChunk = 500
+
+// Recover implements core.Leases.
+func (s *Store) Recover(ctx context.Context) (int, error) {
+	for total := 0; ; {
+		var n int
+		if err := autocommit(ctx, s.lease, s.q("recover"), []any{recoverChunk}, one(&n)); err != nil {
+			return total, translate("recover", err)
+		}
+		total += n
+		if n < recoverChunk {
+			return total, nil
+		}
+	}
+}
+
+// Leave implements core.Leases.
+func (s *Store) Leave(ctx context.Context, worker int64) error {
+	_, err := s.lease.Exec(ctx, s.q("leave"), worker)
+	return translate("leave", err)
+}
+
+// orphanAge keeps the orphan search away from claims whose answer is on its
+// way: the list of held claims was made before this call looks.
+const orphanAge = time.Second
+
+// HandBackOrphans implements core.Leases. The caller made held before the call;
+// claims younger than a second at the time of the call are left alone.
+func (s *Store) HandBackOrphans(ctx context.Context, worker int64, held []core.Held) (n int, err error) {
+	records, tokens := make([]int64, len(held)), make([]int64, len(held))
+	for i, h := range held {
+		records[i], tokens[i] = h.Record, h.Token
+	}
+	before := s.clock.Now().Add(-orphanAge)
+	if err := autocommit(ctx, s.lease, s.q("hand_back_orphans"), []any{worker, records, tokens, before}, one(&n)); err != nil {
+		return 0, translate("hand back orphans", err)
+	}
+	return n, nil
+}

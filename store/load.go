@@ -1,0 +1,183 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// pgtypeTime reads a timestamp that may be infinite.
+type pgtypeTime struct{ pgtype.Timestamptz }
+
+// finite returns the time, or zero where it is null or infinite.
+func (t pgtypeTime) finite() time.Time {
+	if !t.Valid || t.InfinityModifier != pgtype.Finite {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+// Load implements core.Deliveries. It runs after the claim has committed, as
+// one pipelined round trip without locks; the claim keeps everybody else from
+// changing what it reads, but for sweeps, which a flush finds out by the registry's epoch.
+func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.Loaded, error) {
+	if len(requests) == 0 {
+		return nil, nil
+	}
+	ids, tokens, limit := make([]int64, len(requests)), make([]int64, len(requests)), 0
+	for i, r := range requests {
+		ids[i], tokens[i], limit = r.Record, r.Token, max(limit, r.Limit)
+	}
+	l := loading{place: make(map[int64]int, len(requests)), loaded: make([]core.Loaded, 0, len(requests))}
+	var b pgx.Batch
+	b.Queue(s.q("load_records"), ids, tokens).Query(each(l.record))
+	b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
+	b.Queue(s.q("load_commands"), ids).Query(each(l.command))
+	b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
+	b.Queue(s.q("load_events"), ids, limit).Query(each(l.event))
+	if err := s.hot.SendBatch(ctx, &b).Close(); err != nil {
+		return nil, translate("load", err)
+	}
+	return l.loaded, nil
+}
+
+// LoadEvents implements core.Deliveries.
+func (s *Store) LoadEvents(ctx context.Context, ranges []core.EventRange) ([]core.Event, error) {
+	ids, froms, limits := make([]int64, len(ranges)), make([]int64, len(ranges)), make([]int32, len(ranges))
+	for i, r := range ranges {
+		ids[i], froms[i], limits[i] = r.Record, r.From, int32(r.Limit)
+	}
+	rows, err := s.hot.Query(ctx, s.q("load_range"), ids, froms, limits)
+	if err != nil {
+		return nil, translate("load events", err)
+	}
+	var events []core.Event
+	err = each(func(rows pgx.Rows) error {
+		var e core.Event
+		if err := scanEvent(rows, &e, &e.Tenant, &e.Event.Key.Record); err != nil {
+			return err
+		}
+		events = append(events, e)
+		return nil
+	})(rows)
+	return events, translate("load events", err)
+}
+
+// each calls f for every row.
+func each(f func(pgx.Rows) error) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			if err := f(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+}
+
+// loading collects the parts of a Load by record.
+type loading struct {
+	place  map[int64]int
+	loaded []core.Loaded
+}
+
+func (l *loading) of(record int64) *core.Loaded {
+	i, ok := l.place[record]
+	if !ok {
+		return nil
+	}
+	return &l.loaded[i]
+}
+
+func (l *loading) record(rows pgx.Rows) error {
+	var r core.Loaded
+	if err := rows.Scan(&r.Record, &r.Token, &r.Crashes, &r.Unclean, &r.Tenant, &r.Key, &r.Head, &r.Base); err != nil {
+		return err
+	}
+	l.place[r.Record] = len(l.loaded)
+	l.loaded = append(l.loaded, r)
+	return nil
+}
+
+func (l *loading) checkpoint(rows pgx.Rows) error {
+	var (
+		c           core.Checkpoint
+		next, first *time.Time
+	)
+	if err := rows.Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &next, &first, &c.ErrorCode, &c.LiveFrom); err != nil {
+		return err
+	}
+	c.NextAttemptAt, c.FirstFailedAt = value(next), value(first)
+	if r := l.of(c.Record); r != nil {
+		r.Checkpoints = append(r.Checkpoints, c)
+	}
+	return nil
+}
+
+func (l *loading) command(rows pgx.Rows) error {
+	var c core.Command
+	if err := rows.Scan(&c.ID, &c.Record, &c.Kind, &c.Consumer, &c.Seq, &c.DeadLetter, &c.Reason, &c.Actor); err != nil {
+		return err
+	}
+	if r := l.of(c.Record); r != nil {
+		r.Commands = append(r.Commands, c)
+	}
+	return nil
+}
+
+func (l *loading) retry(rows pgx.Rows) error {
+	var d core.DeadRetry
+	if err := rows.Scan(&d.ID, &d.Record, &d.Consumer, &d.Seq, &d.Attempt, &d.Granted, &d.Crashes, &d.Started, &d.DueAt, &d.FirstFailedAt, &d.ErrorCode); err != nil {
+		return err
+	}
+	if r := l.of(d.Record); r != nil {
+		r.Retries = append(r.Retries, d)
+	}
+	return nil
+}
+
+func (l *loading) event(rows pgx.Rows) error {
+	var e core.Event
+	if err := scanEvent(rows, &e); err != nil {
+		return err
+	}
+	r := l.of(e.Record)
+	if r == nil {
+		return nil
+	}
+	if n := len(r.Events); n > 0 && r.Events[n-1].Seq == e.Seq {
+		return nil // two positions whose ranges overlap
+	}
+	e.Tenant, e.Event.Key.Record = r.Tenant, r.Key
+	r.Events = append(r.Events, e)
+	return nil
+}
+
+func scanEvent(rows pgx.Rows, e *core.Event, more ...any) error {
+	var headers []byte
+	dst := append([]any{&e.Record}, &e.Seq, (*[16]byte)(&e.ID), &e.Type, &e.Version, (*[]byte)(&e.Payload),
+		&headers, &e.OccurredAt, &e.CreatedAt)
+	if err := rows.Scan(append(dst, more...)...); err != nil {
+		return err
+	}
+	return scanHeaders(headers, &e.Headers)
+}
+
+// scanHeaders spares most events a JSON decoder: most have no headers.
+func scanHeaders(raw []byte, dst *map[string]string) error {
+	if len(raw) == 2 {
+		return nil
+	}
+	if err := json.Unmarshal(raw, dst); err != nil {
+		return errors.Join(errors.New("headers are not an object of strings"), fmt.Errorf("decode headers: %w", err))
+	}
+	return nil
+}

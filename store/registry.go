@@ -1,0 +1,308 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// Definition is a consumer as the code declares it.
+type Definition struct {
+	core.Consumer // without ID and Status
+	PreviousNames []string
+}
+
+// registered is a consumer's row.
+type registered struct {
+	core.Consumer
+	previousNames []string
+}
+
+// Registry implements core.Deliveries: the registered consumers, marked with
+// what this process hosts. A consumer whose row has a newer revision than this process's
+// code counts as unhosted here.
+func (s *Store) Registry(ctx context.Context) (*core.Registry, error) {
+	epoch, ordering, rows, err := s.readRegistry(ctx, s.hot)
+	if err != nil {
+		return nil, err
+	}
+	internal, err := s.internalTypes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	consumers := make([]*core.Consumer, len(rows))
+	for i := range rows {
+		c := &rows[i].Consumer
+		if local, ok := s.local[c.Name]; ok && local.Revision >= c.Revision {
+			c.Hosted, c.Window, c.BatchSize = true, local.Window, local.BatchSize
+		}
+		consumers[i] = c
+	}
+	return core.NewRegistry(epoch, ordering, consumers, internal), nil
+}
+
+func (s *Store) internalTypes(ctx context.Context) (map[string]bool, error) {
+	rows, err := s.hot.Query(ctx, s.q("internal_types"))
+	if err != nil {
+		return nil, translate("read event types", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	internal := make(map[string]bool, len(names))
+	for _, n := range names {
+		internal[n] = true
+	}
+	return internal, translate("read event types", err)
+}
+
+func (s *Store) readRegistry(ctx context.Context, on queryer) (epoch int64, ordering keylinetype.Ordering, list []registered, err error) {
+	rows, err := on.Query(ctx, s.q("registry"))
+	if err != nil {
+		return 0, "", nil, translate("read registry", err)
+	}
+	err = each(func(rows pgx.Rows) error {
+		var (
+			r      registered
+			id     *int32
+			values = make([]any, 0, 18)
+		)
+		// Without consumers the one row has nulls where they would be.
+		var n nullable
+		values = append(values, &epoch, &ordering, &id)
+		if err := rows.Scan(append(values, n.targets()...)...); err != nil || id == nil {
+			return err
+		}
+		r.ID = *id
+		n.fill(&r)
+		list = append(list, r)
+		return nil
+	})(rows)
+	return epoch, ordering, list, translate("read registry", err)
+}
+
+// nullable scans a consumer's columns, all of which are null where there is none.
+type nullable struct {
+	name, status, onUnsupported, start, effect, note, onDead, scope *string
+	revision                                                        *int
+	types, previous                                                 []string
+	versions                                                        []int
+	startTime                                                       *time.Time
+	delays                                                          []int64
+	jitter                                                          *float64
+	transactional, contractOnly, internal                           *bool
+}
+
+func (n *nullable) targets() []any {
+	return []any{&n.name, &n.status, &n.revision, &n.types, &n.versions, &n.onUnsupported, &n.start, &n.startTime, &n.effect, &n.note,
+		&n.delays, &n.jitter, &n.onDead, &n.scope, &n.transactional, &n.contractOnly, &n.internal, &n.previous}
+}
+
+func (n *nullable) fill(r *registered) {
+	r.Name, r.Status, r.Revision = *n.name, core.Status(*n.status), *n.revision
+	r.Types, r.Versions = n.types, n.versions
+	r.OnUnsupported = keylinetype.Unsupported(*n.onUnsupported)
+	r.Start = keylinetype.Start{Kind: keylinetype.StartKind(*n.start), Time: value(n.startTime)}
+	r.Effect = keylinetype.Effect{Class: keylinetype.EffectClass(*n.effect), Note: *n.note}
+	r.Retry = keylinetype.RetryPolicy{Delays: make([]time.Duration, len(n.delays)), Jitter: n.jitter}
+	for i, ms := range n.delays {
+		r.Retry.Delays[i] = time.Duration(ms) * time.Millisecond
+	}
+	r.OnDead, r.Scope = keylinetype.OnDead(*n.onDead), keylinetype.Scope(*n.scope)
+	r.Transactional, r.ContractOnly, r.Internal = *n.transactional, *n.contractOnly, *n.internal
+	r.previousNames = n.previous
+}
+
+// Register brings the registry to what the code declares: new consumers are
+// added by their start rule, renamed ones keep their id, changed ones are updated where the code's
+// revision is higher. An older revision changes nothing. ordering is the installation's; "" leaves it.
+//
+// Changing what decides deliveries without raising the revision is refused: two
+// processes would take turns in overwriting each other.
+func (s *Store) Register(ctx context.Context, defs []Definition, ordering keylinetype.Ordering) error {
+	changes, err := s.registryChanges(ctx, s.hot, defs, ordering)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	return s.changeRegistry(ctx, func(tx pgx.Tx) error {
+		// Under the barrier, look again: another process may have been faster.
+		changes, err := s.registryChanges(ctx, tx, defs, ordering)
+		if err != nil {
+			return err
+		}
+		for _, change := range changes {
+			if err := change(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+type change func(context.Context, pgx.Tx) error
+
+func (s *Store) registryChanges(ctx context.Context, on queryer, defs []Definition, ordering keylinetype.Ordering) ([]change, error) {
+	_, now, rows, err := s.readRegistry(ctx, on)
+	if err != nil {
+		return nil, err
+	}
+	var changes []change
+	if ordering != "" && ordering != now {
+		changes = append(changes, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, s.q("set_ordering"), ordering)
+			return err
+		})
+	}
+	for _, d := range defs {
+		row := find(rows, d)
+		switch {
+		case row == nil:
+			changes = append(changes, s.insertConsumer(d))
+		case row.Status == core.Retired:
+			return nil, fmt.Errorf("consumer %s is retired, which is final: %w", d.Name, keylinetype.ErrConflict)
+		case row.Revision > d.Revision || same(*row, d):
+		case row.Revision == d.Revision && row.Name == d.Name:
+			return nil, fmt.Errorf("consumer %s: its definition differs from the registered one of the same revision %d; raise Revision: %w",
+				d.Name, d.Revision, keylinetype.ErrConflict)
+		default:
+			changes = append(changes, s.updateConsumer(row.ID, d))
+		}
+	}
+	return changes, nil
+}
+
+// find looks a definition up by its name, then by its previous ones.
+func find(rows []registered, d Definition) *registered {
+	for _, name := range append([]string{d.Name}, d.PreviousNames...) {
+		for i := range rows {
+			if rows[i].Name == name {
+				return &rows[i]
+			}
+		}
+	}
+	return nil
+}
+
+// same reports whether a row says what the code says, in all that decides deliveries.
+func same(r registered, d Definition) bool {
+	return r.Name == d.Name && r.Revision == d.Revision && slices.Equal(r.Types, d.Types) && slices.Equal(r.Versions, d.Versions) &&
+		r.OnUnsupported == d.OnUnsupported && r.Effect == d.Effect && slices.Equal(r.Retry.Delays, d.Retry.Delays) &&
+		*r.Retry.Jitter == *d.Retry.Jitter && r.OnDead == d.OnDead && r.Scope == d.Scope && r.Transactional == d.Transactional &&
+		r.ContractOnly == d.ContractOnly && r.Internal == d.Internal
+}
+
+func delaysMillis(p keylinetype.RetryPolicy) []int64 {
+	ms := make([]int64, len(p.Delays))
+	for i, d := range p.Delays {
+		ms[i] = d.Milliseconds()
+	}
+	return ms
+}
+
+func (s *Store) insertConsumer(d Definition) change {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		status, sweep := core.Active, sweepWake
+		if d.Start.Kind != keylinetype.StartNow && !d.ContractOnly {
+			status, sweep = core.Backfilling, sweepBackfill
+		}
+		_, err := tx.Exec(ctx, s.q("insert_consumer"), d.Name, notNil(d.PreviousNames), status, d.Revision, d.Types, d.Versions, d.OnUnsupported,
+			d.Start.Kind, optional(d.Start.Time), d.Effect.Class, d.Effect.Note, delaysMillis(d.Retry), *d.Retry.Jitter,
+			d.OnDead, d.Scope, d.Transactional, d.ContractOnly, d.Internal, sweep)
+		return err
+	}
+}
+
+func (s *Store) updateConsumer(id int32, d Definition) change {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.q("update_consumer"), id, d.Name, notNil(d.PreviousNames), d.Revision, d.Types, d.Versions, d.OnUnsupported,
+			d.Effect.Class, d.Effect.Note, delaysMillis(d.Retry), *d.Retry.Jitter, d.OnDead, d.Scope, d.Transactional, d.ContractOnly, d.Internal)
+		return err
+	}
+}
+
+func notNil(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
+// transitions are the status changes that an operator may ask for, with the
+// sweep that each needs.
+var transitions = map[core.Status]map[core.Status]string{
+	core.Active:      {core.Paused: sweepNothing, core.Disabled: sweepClear, core.Retired: sweepClear},
+	core.Paused:      {core.Active: sweepWake, core.Disabled: sweepClear, core.Retired: sweepClear},
+	core.Disabled:    {core.Active: sweepWake, core.Retired: sweepClear},
+	core.Backfilling: {core.Disabled: sweepClear, core.Retired: sweepClear},
+}
+
+// SetStatus changes a consumer's status under the registry barrier, with the
+// audit. ErrNotFound: no such consumer; ErrConflict: it has that status, or may not change to it, or an
+// earlier change is still being carried out.
+func (s *Store) SetStatus(ctx context.Context, name string, to core.Status, actor, reason string) error {
+	return s.changeRegistry(ctx, func(tx pgx.Tx) error {
+		_, _, rows, err := s.readRegistry(ctx, tx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(rows, func(r registered) bool { return r.Name == name })
+		if i < 0 {
+			return fmt.Errorf("consumer %s: %w", name, keylinetype.ErrNotFound)
+		}
+		row := rows[i]
+		sweep, ok := transitions[row.Status][to]
+		if !ok {
+			return fmt.Errorf("consumer %s is %s, it cannot become %s: %w", name, row.Status, to, keylinetype.ErrConflict)
+		}
+		if row.Status == core.Disabled && to == core.Active {
+			var clearing bool
+			if err := tx.QueryRow(ctx, s.q("clearing"), row.ID).Scan(&clearing); err != nil {
+				return err
+			}
+			if clearing {
+				return fmt.Errorf("consumer %s is still being disabled: %w", name, keylinetype.ErrConflict)
+			}
+		}
+		if _, err := tx.Exec(ctx, s.q("set_status"), row.ID, to, optionalText(sweep)); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, s.q("audit"), actor, "consumer_"+string(to), name, reason, []byte("{}"))
+		return err
+	})
+}
+
+// barrierLockTimeout is how long a registry change waits for flushes, which
+// meanwhile queue behind it; then it steps back and tries again.
+const barrierLockTimeout = "200ms"
+
+// changeRegistry runs f under the exclusive registry barrier, raises the epoch
+// and commits at once. Sweeps come afterwards.
+func (s *Store) changeRegistry(ctx context.Context, f func(pgx.Tx) error) error {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := pgx.BeginTxFunc(ctx, s.lease, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "select set_config('lock_timeout', $1, true)", barrierLockTimeout); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, s.q("barrier")); err != nil {
+				return err
+			}
+			if err := f(tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, s.q("raise_epoch"))
+			return err
+		})
+		if err == nil || !transient(err) {
+			return translate("change registry", err)
+		}
+		jitter := time.Duration(float64(pause) * (0.5 + s.random()))
+		if sleepErr := s.sleep(ctx, jitter); sleepErr != nil {
+			return errors.Join(translate("change registry", err), sleepErr)
+		}
+	}
+}

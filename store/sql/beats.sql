@@ -1,0 +1,1 @@
+select id, beat, lease from {{.schema}}.workers where status = 'live'

@@ -1,0 +1,1 @@
+select record_id, token, crashes, unclean, due_at from {{.schema}}.claim($1, $2, $3, $4, $5)

@@ -1,0 +1,1 @@
+select sweep is not null from {{.schema}}.consumers where id = $1

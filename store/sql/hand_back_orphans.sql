@@ -1,0 +1,1 @@
+select {{.schema}}.hand_back_orphans($1, $2, $3, $4)

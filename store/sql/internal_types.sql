@@ -1,0 +1,1 @@
+select distinct type from {{.schema}}.event_types where internal

@@ -1,0 +1,1 @@
+select {{.schema}}.mark_lost($1, $2)

@@ -1,0 +1,1 @@
+select {{.schema}}.recover($1)

@@ -1,0 +1,1 @@
+update {{.schema}}.meta set ordering = $1

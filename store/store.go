@@ -1,0 +1,263 @@
+package store
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/migrations"
+)
+
+//go:embed sql/*.sql
+var sqlFiles embed.FS
+
+// Config is what a Store needs.
+type Config struct {
+	// Pool is how to connect; it is copied. MaxConns is the size of the HandleTx pool.
+	Pool *pgxpool.Config
+	// Schema is Keyline's schema; "" means migrations.DefaultSchema.
+	Schema string
+	// ListenURL is a direct connection for session locks; "" means Pool's.
+	ListenURL string
+	Clock     clock.Clock
+	Logger    *slog.Logger
+	// Local is what this process knows of its consumers, by name.
+	Local map[string]Local
+}
+
+// Local is what only this process decides about a consumer.
+type Local struct {
+	// Revision is the revision that the code carries; where the registry has a
+	// newer one, the consumer counts as unhosted here.
+	Revision          int
+	Window, BatchSize int
+}
+
+// Store is the Postgres store of one process.
+type Store struct {
+	schema   string
+	instance uuid.UUID
+	clock    *databaseClock
+	log      *slog.Logger
+	local    map[string]Local
+	sql      map[string]string
+
+	hot   *pgxpool.Pool // claims, loads, flushes
+	tx    *pgxpool.Pool // HandleTx
+	lease *pgxpool.Pool // heartbeat and recovery
+	arm   *pgx.ConnConfig
+
+	commit *committer
+	bound  lowerBound
+
+	workerMu sync.Mutex
+	worker   int64 // the incarnation that flushes are made for
+}
+
+// Open connects a Store. It checks that the schema is this binary's version.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s := &Store{schema: cfg.Schema, instance: uuid.New(), log: cfg.Logger, local: cfg.Local}
+	if s.schema == "" {
+		s.schema = migrations.DefaultSchema
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.Real()
+	}
+	s.clock = &databaseClock{Clock: cfg.Clock}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if err := migrations.CheckSchemaName(s.schema); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.sql, err = statements(s.schema); err != nil {
+		return nil, err
+	}
+	if s.arm, err = s.armConfig(cfg); err != nil {
+		return nil, err
+	}
+	if err := s.openPools(ctx, cfg.Pool); err != nil {
+		s.Close()
+		return nil, err
+	}
+	if err := s.check(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	s.bound.clock = s.clock
+	s.commit = startCommitter(s)
+	return s, nil
+}
+
+func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
+	for _, p := range []struct {
+		pool **pgxpool.Pool
+		max  int32
+	}{{&s.hot, 6}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, 2}} {
+		cfg := base.Copy()
+		cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = p.max, 0, 0
+		cfg.ConnConfig.RuntimeParams["application_name"] = s.applicationName()
+		pool, err := pgxpool.NewWithConfig(ctx, cfg)
+		if err != nil {
+			return fmt.Errorf("open pool: %w", err)
+		}
+		*p.pool = pool
+	}
+	return nil
+}
+
+func (s *Store) check(ctx context.Context) error {
+	conn, err := s.lease.Acquire(ctx)
+	if err != nil {
+		return translate("connect", err)
+	}
+	defer conn.Release()
+	if err := migrations.Check(ctx, conn.Conn(), s.schema); err != nil {
+		return err
+	}
+	return s.readClock(ctx, conn)
+}
+
+func (s *Store) readClock(ctx context.Context, on interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) error {
+	var now time.Time
+	before := s.clock.Mono()
+	if err := on.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
+		return translate("read clock", err)
+	}
+	s.clock.read(now, before, s.clock.Mono())
+	return nil
+}
+
+// applicationName marks this process's sessions; mark_lost looks for it.
+func (s *Store) applicationName() string { return "keyline " + s.instance.String() }
+
+// Schema returns the schema's name.
+func (s *Store) Schema() string { return s.schema }
+
+// Instance identifies this process start.
+func (s *Store) Instance() uuid.UUID { return s.instance }
+
+// Close writes what has been handed to the committer, and disconnects. It may
+// be called twice. Flushes handed over later are answered as fenced.
+func (s *Store) Close() {
+	if s.commit != nil {
+		s.commit.stop()
+	}
+	for _, p := range []*pgxpool.Pool{s.hot, s.tx, s.lease} {
+		if p != nil {
+			p.Close()
+		}
+	}
+}
+
+// statements loads the SQL files with the schema's name filled in.
+func statements(schema string) (map[string]string, error) {
+	entries, err := fs.ReadDir(sqlFiles, "sql")
+	if err != nil {
+		return nil, fmt.Errorf("read sql: %w", err)
+	}
+	out := make(map[string]string, len(entries))
+	for _, e := range entries {
+		body, err := fs.ReadFile(sqlFiles, path.Join("sql", e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read sql: %w", err)
+		}
+		out[strings.TrimSuffix(e.Name(), ".sql")] = strings.ReplaceAll(string(body), "{{.schema}}", schema)
+	}
+	return out, nil
+}
+
+// q returns a statement by its file's name.
+func (s *Store) q(name string) string {
+	sql, ok := s.sql[name]
+	if !ok {
+		panic("store: no statement " + name)
+	}
+	return sql
+}
+
+// queryer is what a read-only statement runs on.
+type queryer interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// autocommit runs one statement as a transaction of its own at READ COMMITTED,
+// whatever the role's default is: a snapshot per statement is what the claim and
+// flush functions and the registry barrier are built on. One round trip.
+func autocommit(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var b pgx.Batch
+	b.Queue("begin isolation level read committed")
+	b.Queue(sql, args...)
+	b.Queue("commit")
+	err = runBatch(ctx, conn, &b, scan)
+	if err != nil && !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
+		// Otherwise the pool would throw the connection away.
+		_, rollbackErr := conn.Exec(context.WithoutCancel(ctx), "rollback")
+		err = errors.Join(err, rollbackErr)
+	}
+	return err
+}
+
+func runBatch(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, scan func(pgx.Rows) error) (err error) {
+	results := conn.SendBatch(ctx, b)
+	defer func() { err = errors.Join(err, results.Close()) }()
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			rows.Close()
+			return err
+		}
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	_, err = results.Exec()
+	return err
+}
+
+// one adapts a scan of a single value.
+func one(dst ...any) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error { return rows.Scan(dst...) }
+}
+
+// optional returns nil for the zero time, which is null in the database.
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func value(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
