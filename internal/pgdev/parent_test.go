@@ -65,6 +65,7 @@ type owner struct {
 // startOwner runs own in a process of its own, under the given account.
 func startOwner(t *testing.T, program string, cred *syscall.Credential) owner {
 	t.Helper()
+	needBinaries(t)
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), envOwner+"=1")
 	cmd.Dir = "/"

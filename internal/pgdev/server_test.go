@@ -23,6 +23,7 @@ import (
 
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
+	needBinaries(t)
 	s, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -33,6 +34,15 @@ func start(t *testing.T, o Options) *Server {
 		}
 	})
 	return s
+}
+
+// needBinaries skips the test on a machine whose tests are to use the server of
+// DATABASE_URL, and which has no other.
+func needBinaries(t *testing.T) {
+	t.Helper()
+	if _, err := Find(); errors.Is(err, ErrNoServer) && os.Getenv("DATABASE_URL") != "" {
+		t.Skip(err)
+	}
 }
 
 func exec1(t *testing.T, url, sql string) {
@@ -277,6 +287,7 @@ func TestTCPIsOnLoopbackAndWantsThePassword(t *testing.T) {
 }
 
 func TestTCPPortIsTheOneAskedFor(t *testing.T) {
+	needBinaries(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -295,6 +306,7 @@ func TestTCPPortIsTheOneAskedFor(t *testing.T) {
 }
 
 func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
+	needBinaries(t)
 	temp := shortTempDir(t)
 	t.Setenv("TMPDIR", temp)
 	_, err := Start(t.Context(), Options{Settings: map[string]string{"shared_buffers": "nonsense"}})
@@ -322,6 +334,7 @@ func TestRootIsToldWhichDirectoryTheServerCannotEnter(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root runs the server as somebody else")
 	}
+	needBinaries(t)
 	closed := filepath.Join(shortTempDir(t), "closed")
 	if err := os.Mkdir(closed, 0o700); err != nil {
 		t.Fatal(err)
