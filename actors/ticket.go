@@ -1,0 +1,218 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// The states of a ticket. Every change but the record actor's own between idle
+// and waiting is a compare-and-swap: whoever wins it owns the duty to release
+// the place and the pair, and to answer.
+const (
+	idle    int32 = iota
+	waiting       // for its pair, or for the gate
+	sent          // on its way to the consumer actor
+	begun         // the handler runs
+	done          // the outcome is in the ticket, the record has not read it
+	refused       // the gate said no, the record has not read it
+	voided        // the record gave it up: whoever holds it lets go
+)
+
+// maxStack bounds the stack that is kept of a panic.
+const maxStack = 16 << 10
+
+// Ticket is one run of one consumer's handler on one record, from the Start
+// effect to its answer. A record actor keeps one per consumer and reuses it.
+type Ticket struct {
+	// Work is what is to be run. It does not change while the ticket is out.
+	Work core.Work
+
+	seat        *Seat
+	incarnation int32
+	child       *actor.PID
+	// ctx is the record actor's incarnation: the consumer actor's derives from it.
+	ctx context.Context
+
+	state    atomic.Int32
+	direct   atomic.Bool // the child is gone: answer to the record
+	outcome  core.Outcome
+	returned bool // Run came back: no panic, no Goexit
+	tripped  bool
+	until    time.Time
+
+	link link
+}
+
+// start reserves the pair and asks for admission.
+func (t *Ticket) start() {
+	if t.seat.env.Pairs.enter(t) {
+		t.admit()
+	}
+}
+
+// admit asks the gate; the pair is reserved. It is called by the record actor,
+// or by the goroutine of the run that held the pair before.
+func (t *Ticket) admit() {
+	if t.state.Load() == voided {
+		t.seat.env.Pairs.leave(t)
+		return
+	}
+	switch a := t.seat.env.Gate.Admit(t); a.Verdict {
+	case Admitted:
+		t.Begin()
+	case Refused:
+		t.Refuse(a.Until)
+	case Queued:
+	}
+}
+
+// Begin is called by the gate when a queued ticket's turn has come.
+func (t *Ticket) Begin() {
+	if !t.state.CompareAndSwap(waiting, sent) {
+		t.release(Nothing)
+		return
+	}
+	t.seat.env.System.Root.Send(t.child, (*run)(t))
+}
+
+// Refuse is called by the gate for a queued ticket that is not to run before
+// until.
+func (t *Ticket) Refuse(until time.Time) {
+	t.until = until
+	t.seat.env.Pairs.leave(t)
+	if t.state.CompareAndSwap(waiting, refused) {
+		t.seat.send((*notStarted)(t))
+	}
+}
+
+// release gives back the place and the pair.
+func (t *Ticket) release(r Result) {
+	t.tripped = t.seat.env.Gate.Release(t, r)
+	t.seat.env.Pairs.leave(t)
+}
+
+// withdraw takes the ticket back if it waits; only the record actor calls it.
+func (t *Ticket) withdraw() bool {
+	if t.seat.env.Pairs.withdraw(t) {
+		return true
+	}
+	if t.seat.env.Gate.Withdraw(t) {
+		t.seat.env.Pairs.leave(t)
+		return true
+	}
+	return false
+}
+
+// void gives the ticket up for good: if its handler has not begun, it never
+// will, and nothing stays reserved for it.
+func (t *Ticket) void() {
+	if t.state.CompareAndSwap(waiting, voided) {
+		t.withdraw() // if it is on its way, whoever moves it sees the state
+		return
+	}
+	if t.state.CompareAndSwap(sent, voided) {
+		t.release(Nothing)
+	}
+}
+
+// exec runs the handler: the body of a goroutine of the consumer actor.
+func (t *Ticket) exec(ctx context.Context) {
+	t.seat.running.Add(1)
+	if !t.state.CompareAndSwap(sent, begun) {
+		t.seat.ranOut()
+		return
+	}
+	t.returned = false
+	begin := t.seat.env.Clock.Now()
+	defer t.finish(ctx, begin)
+	t.outcome = t.seat.env.Runner.Run(ctx, t.Work)
+	t.returned = true
+}
+
+// finish is exec's deferred end: it catches the handler's panic.
+func (t *Ticket) finish(ctx context.Context, begin time.Time) {
+	if !t.returned {
+		t.outcome = caught(recover())
+	}
+	o := &t.outcome
+	if o.Begun.IsZero() {
+		o.Begun = begin
+	}
+	if o.Ended.IsZero() {
+		o.Ended = t.seat.env.Clock.Now()
+	}
+	if o.Err != nil && ctx.Err() != nil {
+		o.Cancelled = true
+	}
+	failed := Fails(*o)
+	result := Succeeded
+	switch {
+	case failed:
+		result = Failed
+	case o.Cancelled || o.Fenced:
+		result = Nothing
+	}
+
+	// The handler is gone: its pair and its place are free before anybody is
+	// told, so that what the answer starts finds them free.
+	seat, child := t.seat, t.child
+	stale := t.incarnation != seat.incarnation.Load()
+	t.release(result)
+	t.state.Store(done)
+	seat.ranOut()
+	switch {
+	case stale || seat.gone.Load():
+	case failed && !t.direct.Load():
+		seat.env.System.Root.Send(child, (*raised)(t))
+	default:
+		seat.send((*ended)(t))
+	}
+}
+
+// caught makes an outcome of a panic, or of a runtime.Goexit (nil).
+func caught(value any) core.Outcome {
+	stack := debug.Stack()
+	if len(stack) > maxStack {
+		stack = stack[:maxStack]
+	}
+	return core.Outcome{Err: &PanicError{Value: value}, Stack: string(stack)}
+}
+
+// PanicError is a handler's panic as an error. It does not unwrap to a panicked
+// error: panic(Skip("…")) is a bug, not a verdict.
+type PanicError struct{ Value any }
+
+func (e *PanicError) Error() string {
+	if e.Value == nil {
+		return "handler ended its goroutine"
+	}
+	return fmt.Sprintf("panic: %v", e.Value)
+}
+
+// ErrorCode is the stable code of panics.
+func (e *PanicError) ErrorCode() string { return core.CodePanic }
+
+// Fails reports whether an outcome is a failure of its consumer: an error or a
+// panic, but neither a snooze nor a skip, nor what the runtime itself cut short.
+func Fails(o core.Outcome) bool {
+	if o.Err == nil || o.Cancelled || o.Fenced {
+		return false
+	}
+	if o.Stack != "" {
+		return true
+	}
+	switch v, _, _ := keylinetype.Judge(o.Err); v {
+	case keylinetype.VerdictRetry, keylinetype.VerdictRetryAfter, keylinetype.VerdictPermanent:
+		return true
+	default:
+		return false
+	}
+}
