@@ -65,7 +65,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{opts: o, bin: bin, acct: acct, place: pl, clk: clock.Real()}
 	if err := s.boot(ctx); err != nil {
-		return nil, errors.Join(err, s.Stop())
+		return nil, errors.Join(err, s.Stop()) //nolint:contextcheck // cleaning up goes on when the caller has given up
 	}
 	return s, nil
 }
@@ -91,7 +91,7 @@ func (s *Server) start(ctx context.Context) error {
 	for try := 1; ; try++ {
 		s.port = defaultPort
 		if s.opts.TCP {
-			port, err := choosePort(s.opts.Port)
+			port, err := choosePort(ctx, s.opts.Port)
 			if err != nil {
 				return err
 			}
@@ -298,11 +298,12 @@ func (s *Server) explain(err error) error {
 }
 
 // choosePort returns want, or a free loopback port for 0.
-func choosePort(want int) (int, error) {
+func choosePort(ctx context.Context, want int) (int, error) {
 	if want != 0 {
 		return want, nil
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("look for a free port: %w", err)
 	}

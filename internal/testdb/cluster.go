@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +23,8 @@ const adminTimeout = 2 * time.Minute
 type cluster struct {
 	// admin is the connection string of its maintenance database.
 	admin string
+	// leave gives up this process's part in the server.
+	leave func() error
 
 	mu        sync.Mutex
 	templates map[string]string // by key of the schema
@@ -38,49 +41,38 @@ func settings() map[string]string {
 
 // theCluster is chosen once per process.
 var theCluster = sync.OnceValues(func() (*cluster, error) {
-	admin, err := chooseServer()
-	if err != nil {
-		return nil, err
+	c := &cluster{templates: map[string]string{}, leave: func() error { return nil }}
+	switch {
+	case os.Getenv("DATABASE_URL") != "":
+		c.admin = os.Getenv("DATABASE_URL")
+	case hasMain.Load() && canShare:
+		url, membership, err := joinRun(os.Getppid())
+		if err != nil {
+			return nil, err
+		}
+		c.admin, c.leave = url, membership.Close
+	default:
+		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+		defer cancel()
+		s, err := pgdev.Start(ctx, pgdev.Options{Settings: settings()})
+		if err != nil {
+			return nil, err
+		}
+		c.admin, c.leave = s.URL("postgres"), s.Stop
 	}
-	return &cluster{admin: admin, templates: map[string]string{}}, nil
+	chosen.Store(c)
+	return c, nil
 })
 
-func chooseServer() (string, error) {
-	if u := os.Getenv("DATABASE_URL"); u != "" {
-		return u, nil
-	}
-	if hasMain.Load() && canShare {
-		return joinRun(os.Getppid())
-	}
-	return startPrivate()
-}
+// chosen is theCluster, if any test has asked for it.
+var chosen atomic.Pointer[cluster]
 
-// private is the server of a process that cannot share one.
-var private struct {
-	mu     sync.Mutex
-	server *pgdev.Server
-}
-
-func startPrivate() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	s, err := pgdev.Start(ctx, pgdev.Options{Settings: settings()})
-	if err != nil {
-		return "", err
+// leaveCluster is called when the tests of this process are over.
+func leaveCluster() error {
+	if c := chosen.Load(); c != nil {
+		return c.leave()
 	}
-	private.mu.Lock()
-	defer private.mu.Unlock()
-	private.server = s
-	return s.URL("postgres"), nil
-}
-
-func closePrivate() error {
-	private.mu.Lock()
-	defer private.mu.Unlock()
-	if private.server == nil {
-		return nil
-	}
-	return private.server.Stop()
+	return nil
 }
 
 // onAdmin runs f with a connection to the maintenance database. One is opened

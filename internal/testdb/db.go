@@ -16,7 +16,7 @@ import (
 	"github.com/keylinehq/keyline/migrations"
 )
 
-// EnvKeep, set to anything, keeps the databases of failed tests, whose
+// EnvKeep is the environment variable that, set to anything, keeps the databases of failed tests, whose
 // connection strings are logged. On the shared server they go with it; with
 // DATABASE_URL they stay.
 const EnvKeep = "KEYLINE_TEST_KEEP"

@@ -76,7 +76,7 @@ func keep(r run, clk clock.Clock) (err error) {
 	if err := os.WriteFile(r.file(), line, 0o600); err != nil {
 		return err
 	}
-	if _, err := fmt.Printf("%s\n", line); err != nil {
+	if _, err := fmt.Fprintf(os.Stdout, "%s\n", line); err != nil {
 		return err
 	}
 	return r.serve(clk, k, func() bool { return s.PID() == 0 || ended(owner) })

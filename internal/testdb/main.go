@@ -33,7 +33,7 @@ func Main(m interface{ Run() int }, leaks ...goleak.Option) int {
 	}
 	hasMain.Store(true)
 	code := m.Run()
-	if err := closePrivate(); err != nil {
+	if err := leaveCluster(); err != nil {
 		fmt.Fprintln(os.Stderr, "testdb:", err)
 		code = max(code, 1)
 	}

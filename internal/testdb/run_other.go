@@ -2,7 +2,10 @@
 
 package testdb
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 // Without a Unix system there is no embedded server to share: DATABASE_URL has
 // to be set.
@@ -12,4 +15,4 @@ const envKeeper = "KEYLINE_TESTDB_KEEPER"
 
 func keeper(string) int { return 2 }
 
-func joinRun(int) (string, error) { return "", errors.ErrUnsupported }
+func joinRun(int) (string, *os.File, error) { return "", nil, errors.ErrUnsupported }

@@ -45,10 +45,11 @@ func beMember() error {
 	if err != nil {
 		return err
 	}
-	url, err := joinRun(owner)
+	url, membership, err := joinRun(owner)
 	if err != nil {
 		return err
 	}
+	defer membership.Close()
 	fmt.Println(url)
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err

@@ -30,47 +30,44 @@ type kept struct {
 	Users string `json:"users"` // the lock file
 }
 
-// membership keeps the shared lock for as long as this process lives.
-var membership *os.File
-
 func runDir(owner int) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("keyline-test-%d-%d", os.Getuid(), owner))
 }
 
 // joinRun returns the maintenance database of the run's server, whose keeper it
-// starts if there is none.
-func joinRun(owner int) (string, error) {
+// starts if there is none. The server stays for as long as the membership is
+// not closed and this process lives.
+func joinRun(owner int) (url string, membership *os.File, err error) {
 	r := run{runDir(owner)}
 	if err := r.make(); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	lock, err := lockFile(filepath.Join(r.dir, "start.lock"), syscall.LOCK_EX)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer lock.Close()
 	k, err := r.read()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if k != nil {
 		// Refused by a keeper that is about to end.
 		f, err := lockFile(k.Users, syscall.LOCK_SH|syscall.LOCK_NB)
 		if err == nil {
-			membership = f
-			return k.URL, nil
+			return k.URL, f, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+			return "", nil, err
 		}
 	}
 	if k, err = r.startKeeper(owner); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if membership, err = lockFile(k.Users, syscall.LOCK_SH); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return k.URL, nil
+	return k.URL, membership, nil
 }
 
 // make creates the directory, or sees to it that the one there is ours: its

@@ -201,10 +201,11 @@ func TestTheTemplatesKeyCoversAllThatGoesIntoIt(t *testing.T) {
 		}
 		return k
 	}
-	if key(base()) != key(base()) {
-		t.Error("the key is not stable")
+	first := key(base())
+	if again := key(base()); again != first {
+		t.Errorf("the key is not stable: %s, then %s", first, again)
 	}
-	seen := map[string]string{key(base()): "the base"}
+	seen := map[string]string{first: "the base"}
 	for what, s := range map[string]schema{
 		"another schema":    {name: "other", files: base().files},
 		"another content":   {name: "keyline", files: fstest.MapFS{"1.sql": {Data: []byte("a")}, "v1/2.sql": {Data: []byte("c")}}},
