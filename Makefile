@@ -1,0 +1,60 @@
+# `make` alone prints what there is.
+.DEFAULT_GOAL := help
+.PHONY: help demo dev build test bench guarantees lint fmt generate verify \
+	check-generated check-golden check-modules postgres compiler
+
+# Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
+ARGS ?=
+
+help: ## what you are reading
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  ARGS='...' passes arguments on, for example: make demo ARGS='--workers 5'"
+
+demo: postgres build ## a cluster of workers that survives a kill -9, in 15 seconds
+	@bin/keyline demo --duration 15s --workers 3 $(ARGS)
+
+dev: postgres build ## a database and a worker to play with, until Ctrl-C
+	@bin/keyline dev $(ARGS)
+
+build: ## the keyline program, into bin/
+	@CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/keyline
+
+test: postgres compiler ## all tests, with the race detector, on a real PostgreSQL
+	go test -race -timeout 9m $(ARGS) ./...
+
+bench: postgres build ## the drain benchmark: 200,000 records, 4 consumers
+	@bin/keyline bench drain --records 200000 --consumers 4 --json $(ARGS)
+
+guarantees: postgres compiler ## each promise of docs/guarantees.md by its tests
+	@go run ./internal/guarantees $(ARGS)
+
+lint: ## golangci-lint, with the import table
+	@scripts/golangci-lint run $(ARGS)
+
+fmt: ## format the code
+	@scripts/golangci-lint fmt
+
+generate: ## write generated files anew
+	go generate ./...
+
+verify: lint check-generated check-golden check-modules ## all checks that are not tests
+	go vet ./...
+
+# Not in the help: parts of the above.
+check-generated:
+	@scripts/check-generated
+
+check-golden: postgres
+	@scripts/check-golden
+
+check-modules:
+	go mod verify
+	go mod tidy -diff
+
+postgres:
+	@scripts/ensure-postgres
+
+compiler:
+	@command -v "$$(go env CC)" >/dev/null || { \
+		echo "The race detector needs a C compiler and there is none. On Debian: sudo apt-get install -y gcc libc6-dev" >&2; exit 1; }
