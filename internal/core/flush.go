@@ -127,9 +127,11 @@ type Work struct {
 	Events      []Event
 	Attempt     int
 	Redelivered bool
-	// Checkpoint is the consumer's row as it stands in the database: its Seq is
-	// HandleTx's fence.
+	// Checkpoint is the consumer's position and retry state as the run begins.
 	Checkpoint Checkpoint
+	// Fence is the seq of the consumer's row as the database has it, which
+	// HandleTx expects there: passing over events may have left it behind Checkpoint.Seq.
+	Fence int64
 	// Dead is set where this is a dead letter's retry.
 	Dead *DeadRetry
 	// Replay is true where an operator asked for this delivery again.

@@ -115,8 +115,12 @@ type Command struct {
 	Seq int64
 	// DeadLetter is the dead letter meant; 0 for retry and skip.
 	DeadLetter int64
-	Reason     string
-	Actor      string
+	// Dead is the dead letter meant as it stands, and DeadOpen whether it is
+	// open; nil where there is none.
+	Dead     *DeadRetry
+	DeadOpen bool
+	Reason   string
+	Actor    string
 }
 
 // AppliedCommand is a command's outcome.

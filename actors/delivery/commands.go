@@ -1,0 +1,168 @@
+package delivery
+
+import (
+	"fmt"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// applyCommands applies the operators' commands whose consumer is idle here.
+// No act races a live delivery: the others wait until it has ended.
+func (m *Machine) applyCommands() {
+	if len(m.commands) == 0 || m.flushing {
+		return
+	}
+	waiting := m.commands[:0:0]
+	for _, c := range m.commands {
+		if m.commandWaits(&c) {
+			waiting = append(waiting, c)
+			continue
+		}
+		done, detail := m.apply(&c)
+		m.acc.Applied = append(m.acc.Applied, core.AppliedCommand{ID: c.ID, Done: done, Detail: detail})
+		m.urgent = true
+		m.touch()
+	}
+	m.commands = waiting
+}
+
+// commandWaits reports whether a delivery that the command is about is under way.
+func (m *Machine) commandWaits(c *core.Command) bool {
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if (c.Consumer == 0 || l.c.ID == c.Consumer) && (l.running || l.writeAhead != notAhead) {
+			return true
+		}
+	}
+	for i := range m.retries {
+		r := &m.retries[i]
+		if r.ID == c.DeadLetter && (r.running || r.writeAhead != notAhead) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) apply(c *core.Command) (done bool, detail string) {
+	switch c.Kind {
+	case core.CommandRetry:
+		return m.applyRetry(c)
+	case core.CommandSkip:
+		return m.applySkip(c)
+	case core.CommandRetryDead:
+		return m.applyRetryDead(c)
+	case core.CommandResolveDead:
+		return m.applyResolveDead(c)
+	}
+	return false, fmt.Sprintf("unknown command %q", c.Kind)
+}
+
+const nothingToDo = "nothing to do: no delivery of it is in backoff or parked"
+
+// headOf returns the lane whose head the command is about, if that head is in backoff or parked.
+func (m *Machine) headOf(c *core.Command, l *lane) bool {
+	if c.Consumer != 0 && l.c.ID != c.Consumer {
+		return false
+	}
+	if l.cp.State != core.Backoff && l.cp.State != core.Parked {
+		return false
+	}
+	return c.Seq == 0 || c.Seq == m.headSeq(l)
+}
+
+// headSeq is the seq of a lane's next event.
+func (m *Machine) headSeq(l *lane) int64 {
+	if e, _, known := m.events.next(l.cp.Seq); known && e != nil {
+		return e.Seq
+	}
+	return l.cp.Seq + 1
+}
+
+func (m *Machine) applyRetry(c *core.Command) (bool, string) {
+	n := 0
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if m.headOf(c, l) {
+			m.grant(l)
+			n++
+		}
+	}
+	if n == 0 {
+		return false, nothingToDo
+	}
+	return true, fmt.Sprintf("due now: %d", n)
+}
+
+// grant makes a lane's head due now with a fresh retry budget. Attempts go on counting.
+func (m *Machine) grant(l *lane) {
+	l.cp.State, l.cp.NextAttemptAt = core.Ready, zeroTime
+	l.cp.Granted, l.cp.Crashes = l.cp.Attempt, 0
+	l.heldUntil = zeroTime
+	l.replay = true
+}
+
+func (m *Machine) applySkip(c *core.Command) (bool, string) {
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if c.Consumer == l.c.ID && m.headOf(c, l) {
+			m.giveUp(l, c)
+			return true, "skipped"
+		}
+	}
+	return false, nothingToDo
+}
+
+// giveUp makes a lane's head terminal by an operator's word.
+func (m *Machine) giveUp(l *lane, c *core.Command) {
+	seq := m.headSeq(l)
+	m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: seq, Consumer: l.c.ID, Attempt: l.cp.Attempt,
+		Code: "operator", Reason: Sanitize(c.Reason), At: m.now})
+	m.acc.DeadUpdates = append(m.acc.DeadUpdates, m.closed(core.DeadRetry{Record: m.claim.Record, Consumer: l.c.ID, Seq: seq,
+		Attempt: l.cp.Attempt, Granted: l.cp.Granted}, core.DeadResolved, c))
+	m.count(core.Counts{Consumer: l.c.ID, Skipped: 1})
+	l.past(seq)
+}
+
+func (m *Machine) closed(d core.DeadRetry, status core.DeadRetryStatus, c *core.Command) core.DeadUpdate {
+	return core.DeadUpdate{DeadRetry: d, Status: status, Actor: Sanitize(c.Actor), Note: Sanitize(c.Reason), At: m.now}
+}
+
+// applyRetryDead redelivers a dead letter: in order where its consumer is
+// parked on it, beside the checkpoint otherwise.
+func (m *Machine) applyRetryDead(c *core.Command) (bool, string) {
+	l := m.lane(c.Consumer)
+	switch {
+	case l == nil || l.c.Status == core.Disabled || l.c.Status == core.Retired:
+		return false, "its consumer is no longer there"
+	case c.Dead == nil || !c.DeadOpen:
+		return false, "nothing to do: the dead letter is not open"
+	case l.cp.State == core.Parked && m.headSeq(l) == c.Seq:
+		m.grant(l)
+		return true, "redelivered in order"
+	case l.cp.Seq < c.Seq:
+		return false, "nothing to do: it is being delivered in order"
+	}
+	d := *c.Dead
+	d.Granted, d.Crashes, d.Started, d.DueAt = d.Attempt, 0, false, m.now
+	m.acc.DeadUpdates = append(m.acc.DeadUpdates, core.DeadUpdate{DeadRetry: d, Status: core.DeadWaiting, At: m.now})
+	m.addRetry(d)
+	return true, "redelivered beside younger events"
+}
+
+func (m *Machine) applyResolveDead(c *core.Command) (bool, string) {
+	if c.Dead == nil || !c.DeadOpen {
+		if !m.dropRetry(c.DeadLetter) {
+			return false, "nothing to do: the dead letter is not open"
+		}
+	}
+	if l := m.lane(c.Consumer); l != nil && l.cp.State == core.Parked && m.headSeq(l) == c.Seq {
+		m.giveUp(l, c)
+		return true, "given up, its consumer goes on"
+	}
+	d := core.DeadRetry{ID: c.DeadLetter, Record: m.claim.Record, Consumer: c.Consumer, Seq: c.Seq}
+	if c.Dead != nil {
+		d = *c.Dead
+	}
+	m.acc.DeadUpdates = append(m.acc.DeadUpdates, m.closed(d, core.DeadResolved, c))
+	return true, "resolved"
+}

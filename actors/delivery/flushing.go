@@ -1,0 +1,236 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// considerFlush writes what is to be written, and ends the claim where nothing
+// is left to do here.
+func (m *Machine) considerFlush() {
+	if m.flushing || m.reloading {
+		return
+	}
+	if m.running == 0 && !m.loading && !m.startable() {
+		m.end()
+		return
+	}
+	if m.dirtySince.IsZero() {
+		return
+	}
+	if m.urgent || m.running == 0 || m.windowUsedUp() || m.due(m.dirtySince.Add(m.opts.FlushDelay)) {
+		m.flush(core.Keep)
+	}
+}
+
+// windowUsedUp reports whether a lane waits for a flush to go on.
+func (m *Machine) windowUsedUp() bool {
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if l.hosted() && !l.running && l.beyond >= l.c.Window && m.behind(l) && l.cp.State != core.Parked {
+			if until, held := m.waits(l); !held && m.due(until) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// startable reports whether something could start here now or once a flush is
+// durable, so that the claim must not end.
+func (m *Machine) startable() bool {
+	if m.draining {
+		return false
+	}
+	for i := range m.lanes {
+		if m.ready(&m.lanes[i]) {
+			return true
+		}
+	}
+	for i := range m.retries {
+		if m.retryReady(&m.retries[i]) {
+			return true
+		}
+	}
+	return len(m.commands) > 0
+}
+
+// ready reports whether a lane has work that may start now.
+func (m *Machine) ready(l *lane) bool {
+	if !l.hosted() || l.running || !m.behind(l) || l.cp.State == core.Parked {
+		return false
+	}
+	if l.writeAhead != notAhead {
+		return true
+	}
+	until, held := m.waits(l)
+	return !held && m.due(until)
+}
+
+// flush sends what is unflushed. then says what is to become of the claim.
+func (m *Machine) flush(then core.Disposition) {
+	f := m.acc
+	m.acc = core.Flush{}
+	f.Record, f.Token, f.Head, f.Then = m.claim.Record, m.claim.Token, m.head, then
+	f.Cursor = m.newCursor()
+	if then == core.Settle {
+		f.Cursor = m.head // parked ones have rows of their own
+	}
+	for i := range m.lanes {
+		m.planRow(&m.lanes[i], &f)
+	}
+	m.planRetries(&f)
+	f.Clear = m.unclean && m.allRan()
+	m.inflight = f
+	m.flushing, m.ending = true, then != core.Keep
+	m.urgent, m.dirtySince = false, time.Time{}
+	m.do(Flush{f})
+}
+
+// newCursor is the highest position of a participating consumer, never below the old cursor.
+func (m *Machine) newCursor() int64 {
+	cursor, active := m.base, false
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		active = active || l.c.Status == core.Active
+		if l.participates() {
+			cursor = max(cursor, l.cp.Seq)
+		}
+	}
+	if !active {
+		return m.head // nobody to wait for
+	}
+	return cursor
+}
+
+// planRow decides what becomes of a consumer's row in this flush.
+func (m *Machine) planRow(l *lane, f *core.Flush) {
+	l.planned, l.inFlush = leave, l.beyond
+	if l.running {
+		l.inFlush = l.beyond - l.inHand
+	}
+	want := upsert
+	switch l.c.Status {
+	case core.Disabled, core.Retired:
+		want = remove
+	case core.Active:
+		if !l.c.Transactional && l.cp.Seq == f.Cursor && l.cp.Plain() && l.cp.LiveFrom <= l.cp.Seq {
+			want = remove
+		}
+		if l.c.Transactional && l.running && l.row {
+			return // HandleTx moves it
+		}
+	default: // paused keeps its place, backfilling has its start
+		if !l.row && l.c.Status == core.Paused && l.cp.Plain() && l.cp.Seq == f.Cursor {
+			return
+		}
+	}
+	switch {
+	case want == remove && l.row:
+		l.planned = remove
+		f.Deletes = append(f.Deletes, l.c.ID)
+	case want == upsert && (!l.row || l.cp != l.db):
+		l.planned, l.plannedCP = upsert, l.cp
+		f.Upserts = append(f.Upserts, l.cp)
+		if l.writeAhead == aheadAsked {
+			l.writeAhead = aheadSent
+		}
+	}
+}
+
+// allRan reports whether suspicion ends: every written-ahead attempt has ended
+// and every consumer with work has run once under this claim.
+func (m *Machine) allRan() bool {
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if l.c.Status != core.Active {
+			continue
+		}
+		if l.running || l.writeAhead != notAhead || l.cp.State == core.Started {
+			return false
+		}
+		if !l.ran && m.behind(l) && l.cp.State != core.Parked && !l.c.ContractOnly {
+			return false
+		}
+	}
+	for i := range m.retries {
+		if m.retries[i].running || !m.retries[i].ran {
+			return false
+		}
+	}
+	return true
+}
+
+// flushed takes a flush's answer.
+func (m *Machine) flushed(r core.FlushResult) {
+	f := m.inflight
+	m.inflight = core.Flush{}
+	m.flushing, m.ending = false, false
+	switch r.Status {
+	case core.FlushFenced:
+		m.stop(StopFenced)
+		return
+	case core.FlushGone:
+		if f.Then == core.Settle {
+			m.stop(StopSettled)
+		} else {
+			m.stop(StopHandedBack)
+		}
+		return
+	case core.FlushEpoch:
+		m.takeBack(f)
+		m.stale = true
+		return
+	}
+	m.base = f.Cursor
+	if f.Clear {
+		m.suspect, m.unclean = false, false
+	}
+	for i := range m.lanes {
+		m.lanes[i].durable()
+	}
+	m.retriesDurable()
+	m.head = max(m.head, r.Head)
+	m.stale = m.stale || r.Pending
+	m.notEnded(f.Then, r)
+}
+
+// durable notes that a lane's part of the flush has been written.
+func (l *lane) durable() {
+	switch l.planned {
+	case upsert:
+		l.row, l.db = true, l.plannedCP
+	case remove:
+		l.row = false
+	}
+	l.planned = leave
+	l.beyond -= l.inFlush
+	l.inFlush = 0
+	if l.writeAhead == aheadSent {
+		l.writeAhead = aheadDone
+	}
+}
+
+// takeBack returns a flush that was not written to what the next one carries.
+func (m *Machine) takeBack(f core.Flush) {
+	later := m.acc
+	m.acc = core.Flush{
+		DeadLetters: append(f.DeadLetters, later.DeadLetters...), DeadUpdates: append(f.DeadUpdates, later.DeadUpdates...),
+		Failures: append(f.Failures, later.Failures...), Skips: append(f.Skips, later.Skips...),
+		Applied: append(f.Applied, later.Applied...), Counts: f.Counts,
+	}
+	for _, c := range later.Counts {
+		m.count(c)
+	}
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		l.planned, l.inFlush = leave, 0
+		if l.writeAhead == aheadSent {
+			l.writeAhead = aheadAsked
+		}
+	}
+	m.retriesTakeBack()
+	m.urgent = true
+	m.touch()
+}

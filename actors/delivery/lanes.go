@@ -1,0 +1,222 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// newLane makes the lane of a consumer from what the database has.
+func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
+	l := lane{c: c, mine: c.Status == core.Active}
+	for i := range loaded.Checkpoints {
+		if loaded.Checkpoints[i].Consumer == c.ID {
+			l.row, l.db = true, loaded.Checkpoints[i]
+		}
+	}
+	if l.row {
+		l.cp = l.db
+	} else {
+		l.cp = core.Checkpoint{Record: m.claim.Record, Consumer: c.ID, Seq: loaded.Base, State: core.Ready}
+		if c.Status == core.Backfilling {
+			// Its sweep has not come here yet: it stands at the stream's start. An
+			// event before its start time will not apply to it.
+			l.cp.Seq, l.cp.LiveFrom = 0, loaded.Head
+		}
+	}
+	if m.unclean {
+		l.redeliverTo = l.cp.Seq + int64(c.Window)
+	}
+	return l
+}
+
+// hosted reports whether deliveries of this lane may run in this process.
+func (l *lane) hosted() bool { return l.c.Hosted && l.c.Status == core.Active }
+
+// participates: active and not parked. Only these count for cursor and settle.
+func (l *lane) participates() bool { return l.c.Status == core.Active && l.cp.State != core.Parked }
+
+// behind reports whether the lane has events before it.
+func (m *Machine) behind(l *lane) bool { return l.cp.Seq < m.head }
+
+// afterLoad looks at rows that say something about the past: attempts that
+// were written ahead and never ended, and parked versions that are supported by now.
+func (m *Machine) afterLoad() {
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if l.c.Status != core.Active {
+			continue
+		}
+		if l.cp.State == core.Started && !l.running && l.writeAhead == notAhead {
+			m.crashed(l)
+		}
+		if l.cp.State == core.Parked && l.cp.ErrorCode == core.CodeUnsupportedVersion {
+			m.reconsider(l)
+		}
+	}
+}
+
+// reconsider unparks a lane whose head's version has become supported.
+func (m *Machine) reconsider(l *lane) {
+	e, _, known := m.events.next(l.cp.Seq)
+	if !known {
+		return // requestEvents asks for it, passOver looks again
+	}
+	if e == nil || m.applies(l, e) != core.UnsupportedVersion || l.c.OnUnsupported != keylinetype.WaitUnsupported {
+		l.past(l.cp.Seq)
+		m.touch()
+	}
+}
+
+// applies also leaves out what was created before a consumer's start time.
+func (m *Machine) applies(l *lane, e *core.Event) core.Applicability {
+	if l.c.Start.Kind == keylinetype.StartAt && e.CreatedAt.Before(l.c.Start.Time) {
+		return core.NotApplicable
+	}
+	return m.reg.Applies(l.c, e.Type, e.Version)
+}
+
+// passOver moves every active consumer, hosted here or not, past events that do
+// not concern it, and hosted ones past versions they do not support.
+func (m *Machine) passOver() {
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if l.c.Status != core.Active || l.running || l.writeAhead != notAhead {
+			continue
+		}
+		if l.cp.State == core.Parked && l.cp.ErrorCode == core.CodeUnsupportedVersion {
+			m.reconsider(l)
+		}
+		for (l.cp.State == core.Ready || l.cp.State == core.Backoff) && m.behind(l) {
+			e, to, known := m.events.next(l.cp.Seq)
+			if !known {
+				break
+			}
+			if e == nil {
+				l.past(to) // pruned
+				continue
+			}
+			if !m.passEvent(l, e) {
+				break
+			}
+		}
+	}
+}
+
+// past moves a lane beyond an event, whose retry state ends with it.
+func (l *lane) past(seq int64) {
+	l.cp = core.Checkpoint{Record: l.cp.Record, Consumer: l.cp.Consumer, Seq: seq, State: core.Ready, LiveFrom: l.cp.LiveFrom}
+}
+
+// passEvent moves a lane past one event if it is not to be delivered.
+func (m *Machine) passEvent(l *lane, e *core.Event) bool {
+	switch m.applies(l, e) {
+	case core.NotApplicable:
+		l.past(e.Seq)
+		return true
+	case core.UnsupportedVersion:
+		if !l.c.Hosted || l.cp.State == core.Backoff || m.lockstepHolds(l, e.Seq) {
+			return false
+		}
+		return m.unsupported(l, e)
+	default:
+		return false
+	}
+}
+
+func (m *Machine) unsupported(l *lane, e *core.Event) bool {
+	switch l.c.OnUnsupported {
+	case keylinetype.WaitUnsupported:
+		l.cp.State, l.cp.ErrorCode = core.Parked, core.CodeUnsupportedVersion
+		m.touch()
+		return false
+	case keylinetype.DeadLetterUnsupported:
+		w := core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Checkpoint: l.cp}
+		m.book(l, unsupportedBooking(m.now, &w))
+		return l.cp.State != core.Parked
+	default:
+		m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: e.Seq, Consumer: l.c.ID,
+			Code: core.CodeUnsupportedVersion, At: m.now})
+		m.count(core.Counts{Consumer: l.c.ID, Skipped: 1, LastEventAt: e.CreatedAt})
+		l.past(e.Seq)
+		m.touch()
+		return true
+	}
+}
+
+// lockstepHolds reports whether, under lockstep, an older event is not yet
+// terminal for some consumer that it concerns. Paused, parked and unhosted
+// consumers hold the record; disabled, retired and backfilling ones do not.
+func (m *Machine) lockstepHolds(l *lane, seq int64) bool {
+	if m.reg.Ordering != keylinetype.Lockstep {
+		return false
+	}
+	for i := range m.lanes {
+		k := &m.lanes[i]
+		if k == l || (k.c.Status != core.Active && k.c.Status != core.Paused) || k.c.ContractOnly {
+			continue
+		}
+		if m.terminalTo(k, seq-1) < seq-1 {
+			return true
+		}
+	}
+	return false
+}
+
+// terminalTo is how far, up to limit, events are terminal for a consumer or do not concern it.
+func (m *Machine) terminalTo(k *lane, limit int64) int64 {
+	at := k.cp.Seq
+	for at < limit {
+		e, to, known := m.events.next(at)
+		switch {
+		case !known:
+			return at
+		case e == nil:
+			at = to
+		case m.applies(k, e) == core.NotApplicable:
+			at = e.Seq
+		default:
+			return min(at, limit)
+		}
+	}
+	return limit
+}
+
+// siblingHolds reports whether an all_for_one sibling in trouble keeps this
+// lane from starting. A lane that is in backoff itself may go on, or two of them would wait for each other.
+func (m *Machine) siblingHolds(l *lane) bool {
+	if l.cp.State == core.Backoff {
+		return false
+	}
+	for i := range m.lanes {
+		k := &m.lanes[i]
+		if k != l && k.c.Scope == keylinetype.AllForOne && k.c.Status == core.Active &&
+			(k.cp.State == core.Backoff || k.cp.State == core.Parked) {
+			return true
+		}
+	}
+	return false
+}
+
+// waits says until when a lane that has work cannot start it: zero means now,
+// held is true where nothing but another's progress will let it.
+func (m *Machine) waits(l *lane) (until time.Time, held bool) {
+	head := l.cp.Seq + 1
+	if e, _, known := m.events.next(l.cp.Seq); known && e != nil {
+		head = e.Seq
+	}
+	if m.lockstepHolds(l, head) || m.siblingHolds(l) {
+		return time.Time{}, true
+	}
+	if l.cp.State == core.Backoff {
+		until = l.cp.NextAttemptAt
+	}
+	if l.heldUntil.After(until) {
+		until = l.heldUntil
+	}
+	return until, false
+}
+
+// due reports whether a time has come; zero has.
+func (m *Machine) due(t time.Time) bool { return !t.After(m.now) }

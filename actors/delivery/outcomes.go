@@ -1,0 +1,105 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// ended takes a handler's outcome.
+func (m *Machine) ended(w *core.Work, out *core.Outcome) {
+	m.running--
+	if out.Fenced {
+		m.stop(StopFenced)
+		return
+	}
+	if w.Dead != nil {
+		m.retryEnded(w, out)
+		return
+	}
+	l := m.lane(w.Consumer.ID)
+	if l == nil {
+		return
+	}
+	l.running, l.ran, l.replay = false, true, false
+	if l.writeAhead == aheadDone {
+		l.writeAhead = notAhead
+	}
+	// The row may have learned more since the work began (its db part), the
+	// booking is about the position and retry state.
+	if out.Booked != nil {
+		m.bookDurable(l, out.Booked)
+		return
+	}
+	b := Decide(m.now, m.opts.Random, w.Consumer, w, out)
+	if len(w.Events) > 1 && b.Failure != nil {
+		l.singleUntil = w.Events[len(w.Events)-1].Seq
+	}
+	m.book(l, b)
+}
+
+// book takes a booking into what the next flush carries.
+func (m *Machine) book(l *lane, b core.Booking) {
+	l.cp = b.Checkpoint
+	if b.DeadLetter != nil {
+		m.acc.DeadLetters = append(m.acc.DeadLetters, *b.DeadLetter)
+	}
+	if b.Dead != nil {
+		m.acc.DeadUpdates = append(m.acc.DeadUpdates, *b.Dead)
+	}
+	if b.Failure != nil {
+		m.acc.Failures = append(m.acc.Failures, *b.Failure)
+		m.urgent = true
+	}
+	if b.Skip != nil {
+		m.acc.Skips = append(m.acc.Skips, *b.Skip)
+	}
+	m.count(b.Counts)
+	m.touch()
+}
+
+// bookDurable takes what HandleTx has already written.
+func (m *Machine) bookDurable(l *lane, b *core.Booking) {
+	l.row, l.db, l.cp = true, b.Checkpoint, b.Checkpoint
+	l.beyond = 0
+	m.count(b.Counts)
+	m.touch() // the cursor follows
+}
+
+// touch notes that something waits to be flushed.
+func (m *Machine) touch() {
+	if m.dirtySince.IsZero() {
+		m.dirtySince = m.now
+	}
+}
+
+// count adds to the counts that the next flush carries, one row per consumer.
+func (m *Machine) count(c core.Counts) {
+	if c == (core.Counts{Consumer: c.Consumer}) {
+		return
+	}
+	for i := range m.acc.Counts {
+		a := &m.acc.Counts[i]
+		if a.Consumer != c.Consumer {
+			continue
+		}
+		a.Completed += c.Completed
+		a.Failed += c.Failed
+		a.Skipped += c.Skipped
+		a.Dead += c.Dead
+		a.Ignored += c.Ignored
+		a.Retried += c.Retried
+		a.LastEventAt = later(a.LastEventAt, c.LastEventAt)
+		a.LastSuccessAt = later(a.LastSuccessAt, c.LastSuccessAt)
+		a.LastFailureAt = later(a.LastFailureAt, c.LastFailureAt)
+		return
+	}
+	m.acc.Counts = append(m.acc.Counts, c)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

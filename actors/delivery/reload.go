@@ -1,0 +1,83 @@
+package delivery
+
+import "github.com/keylinehq/keyline/internal/core"
+
+// reloaded takes a new registry and the record as the database has it. What
+// this machine knows of consumers that were active is ahead of the database and is kept.
+func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
+	m.reloading = false
+	if loaded.Token != m.claim.Token {
+		m.stop(StopFenced)
+		return
+	}
+	old := m.lanes
+	m.reg, m.base = reg, loaded.Base
+	m.events.insert(loaded.Events)
+	m.events.load(loaded, m.opts.LoadLimit)
+	m.head = max(m.head, loaded.Head, m.events.last())
+	lanes := make([]lane, 0, len(reg.Consumers))
+	withdraw := false
+	for _, c := range reg.Consumers {
+		l := m.newLane(c, loaded)
+		for i := range old {
+			if old[i].c.ID == c.ID {
+				l.inherit(&old[i])
+			}
+		}
+		withdraw = withdraw || (l.running && !l.hosted())
+		lanes = append(lanes, l)
+	}
+	m.lanes = lanes
+	if withdraw {
+		m.do(Withdraw{}) // what has not begun is not to begin
+	}
+	m.commands = m.notYetApplied(loaded.Commands)
+	m.mergeRetries(loaded.Retries)
+	m.afterLoad()
+	m.touch() // rows may be missing or too many by the new registry
+}
+
+// inherit keeps what the old lane knows beyond the database.
+func (l *lane) inherit(old *lane) {
+	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
+	l.heldUntil, l.singleUntil, l.redeliverTo = old.heldUntil, old.singleUntil, max(l.redeliverTo, old.redeliverTo)
+	l.writeAhead = old.writeAhead
+	switch l.c.Status {
+	case core.Backfilling, core.Disabled, core.Retired:
+		l.mine = false // it comes back where its start rule or the cursor says
+	default:
+		l.mine = l.mine || old.mine
+		if old.mine && old.cp.Seq >= l.cp.Seq {
+			l.cp = old.cp
+		}
+	}
+}
+
+// notYetApplied leaves out commands whose outcome waits to be flushed.
+func (m *Machine) notYetApplied(commands []core.Command) []core.Command {
+	kept := commands[:0:0]
+	for _, c := range commands {
+		applied := false
+		for _, a := range m.acc.Applied {
+			applied = applied || a.ID == c.ID
+		}
+		if !applied {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// mergeRetries adds the retries that are not known here. One that is known is
+// ahead of the database; one whose end waits to be flushed is left out.
+func (m *Machine) mergeRetries(loaded []core.DeadRetry) {
+	for _, d := range loaded {
+		known := m.retryOf(d.ID) != nil
+		for _, u := range m.acc.DeadUpdates {
+			known = known || u.ID == d.ID
+		}
+		if !known {
+			m.addRetry(d)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// retry is a dead letter that is delivered again beside its consumer's
+// checkpoint, which it never moves.
+type retry struct {
+	core.DeadRetry
+	running    bool
+	ran        bool
+	heldUntil  time.Time
+	writeAhead stage
+}
+
+func (m *Machine) addRetry(d core.DeadRetry) {
+	if d.Started {
+		// Its last run ended with the process.
+		d.Started = false
+		d.Crashes++
+		d.Granted++
+	}
+	m.retries = append(m.retries, retry{DeadRetry: d})
+}
+
+func (m *Machine) dropRetry(id int64) bool {
+	for i := range m.retries {
+		if m.retries[i].ID == id && !m.retries[i].running {
+			m.retries = append(m.retries[:i], m.retries[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// retryRuns reports whether a dead letter of this consumer is being delivered:
+// one delivery at a time for a (record, consumer).
+func (m *Machine) retryRuns(consumer int32) bool {
+	for i := range m.retries {
+		if m.retries[i].Consumer == consumer && m.retries[i].running {
+			return true
+		}
+	}
+	return false
+}
+
+// retryReady reports whether a retry may start now, or once its event is loaded.
+func (m *Machine) retryReady(r *retry) bool {
+	l := m.lane(r.Consumer)
+	return l != nil && l.hosted() && !r.running && m.due(r.DueAt) && m.due(r.heldUntil)
+}
+
+func (m *Machine) startRetries() {
+	for i := 0; i < len(m.retries); i++ {
+		r := &m.retries[i]
+		l := m.lane(r.Consumer)
+		if l == nil || l.c.Status == core.Disabled || l.c.Status == core.Retired {
+			m.reopen(r, "consumer_gone", "its consumer is no longer there")
+			m.retries = append(m.retries[:i], m.retries[i+1:]...)
+			i--
+			continue
+		}
+		if !m.retryReady(r) || l.running || m.retryRuns(r.Consumer) || l.writeAhead != notAhead {
+			continue
+		}
+		e, known := m.events.get(r.Seq)
+		if !known {
+			continue
+		}
+		if e == nil {
+			m.reopen(r, "event_pruned", "the event is no longer there")
+			m.retries = append(m.retries[:i], m.retries[i+1:]...)
+			i--
+			continue
+		}
+		if r.Crashes >= m.opts.CrashBudget {
+			m.reopenAs(r, core.DeadCrashes, core.CodeCrash, "the process ended during each of its runs")
+			m.retries = append(m.retries[:i], m.retries[i+1:]...)
+			i--
+			continue
+		}
+		m.tryRetry(r, l, e)
+	}
+}
+
+func (m *Machine) tryRetry(r *retry, l *lane, e *core.Event) {
+	if m.suspect && r.writeAhead != aheadDone {
+		if m.running == 0 && r.writeAhead == notAhead && !m.someAhead(nil) {
+			r.writeAhead, r.Started = aheadAsked, true
+			r.Attempt++
+			m.urgent = true
+			m.touch()
+		}
+		return
+	}
+	if m.suspect && m.running > 0 {
+		return
+	}
+	attempt := r.Attempt + 1
+	if r.writeAhead == aheadDone {
+		attempt = r.Attempt
+	}
+	dead := r.DeadRetry
+	r.running = true
+	m.running++
+	m.do(Start{core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Attempt: attempt,
+		Redelivered: true, Checkpoint: l.cp, Dead: &dead, Replay: true}})
+}
+
+func (m *Machine) retryNotStarted(w *core.Work, until time.Time) {
+	if r := m.retryOf(w.Dead.ID); r != nil {
+		r.running, r.heldUntil = false, until
+		m.retryUnAhead(r)
+	}
+}
+
+func (m *Machine) retryUnAhead(r *retry) {
+	if r.writeAhead == notAhead {
+		return
+	}
+	r.writeAhead, r.Started = notAhead, false
+	r.Attempt--
+	m.acc.DeadUpdates = append(m.acc.DeadUpdates, core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadWaiting, At: m.now})
+	m.touch()
+}
+
+func (m *Machine) retryOf(id int64) *retry {
+	for i := range m.retries {
+		if m.retries[i].ID == id {
+			return &m.retries[i]
+		}
+	}
+	return nil
+}
+
+func (m *Machine) retryEnded(w *core.Work, out *core.Outcome) {
+	r := m.retryOf(w.Dead.ID)
+	if r == nil {
+		return
+	}
+	r.running, r.ran, r.writeAhead = false, true, notAhead
+	b := out.Booked
+	if b == nil {
+		decided := Decide(m.now, m.opts.Random, w.Consumer, w, out)
+		b = &decided
+		m.acc.DeadUpdates = append(m.acc.DeadUpdates, *b.Dead)
+		if b.Failure != nil {
+			m.acc.Failures = append(m.acc.Failures, *b.Failure)
+		}
+		if b.Skip != nil {
+			m.acc.Skips = append(m.acc.Skips, *b.Skip)
+		}
+		m.urgent = true
+	}
+	m.count(b.Counts)
+	m.touch()
+	if b.Dead.Status == core.DeadWaiting {
+		r.DeadRetry = b.Dead.DeadRetry
+		return
+	}
+	for i := range m.retries {
+		if m.retries[i].ID == w.Dead.ID {
+			m.retries = append(m.retries[:i], m.retries[i+1:]...)
+			return
+		}
+	}
+}
+
+// reopen ends a retry that cannot run.
+func (m *Machine) reopen(r *retry, code, message string) {
+	m.reopenAs(r, "", code, message)
+}
+
+func (m *Machine) reopenAs(r *retry, reason core.DeadReason, code, message string) {
+	m.acc.DeadUpdates = append(m.acc.DeadUpdates, core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadAgain,
+		Reason: reason, Code: code, Message: message, At: m.now})
+	m.urgent = true
+	m.touch()
+}
+
+// planRetries adds the written-ahead attempts to a flush.
+func (m *Machine) planRetries(f *core.Flush) {
+	for i := range m.retries {
+		if r := &m.retries[i]; r.writeAhead == aheadAsked {
+			r.writeAhead = aheadSent
+			f.DeadUpdates = append(f.DeadUpdates, core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadWaiting, At: m.now})
+		}
+	}
+}
+
+func (m *Machine) retriesDurable() {
+	for i := range m.retries {
+		if r := &m.retries[i]; r.writeAhead == aheadSent {
+			r.writeAhead = aheadDone
+		}
+	}
+}
+
+func (m *Machine) retriesTakeBack() {
+	for i := range m.retries {
+		if r := &m.retries[i]; r.writeAhead == aheadSent {
+			r.writeAhead = aheadAsked // its update is among those taken back, and is sent again
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// startLanes starts what may start. A suspect's deliveries run one at a time,
+// each written ahead, and every consumer gets its turn.
+func (m *Machine) startLanes() {
+	n := len(m.lanes)
+	for i := 0; i < n; i++ {
+		at := i
+		if m.suspect {
+			at = (m.turn + i) % n
+		}
+		m.tryStart(&m.lanes[at], at)
+	}
+}
+
+func (m *Machine) tryStart(l *lane, at int) {
+	if !l.hosted() || l.running || l.cp.State == core.Parked || !m.behind(l) || m.retryRuns(l.c.ID) {
+		return
+	}
+	if l.beyond >= l.c.Window {
+		return // until the flush
+	}
+	if m.flushing && l.planned != leave && l.c.Transactional {
+		return // its row is the fence of HandleTx
+	}
+	e, _, known := m.events.next(l.cp.Seq)
+	if !known || e == nil {
+		return
+	}
+	if until, held := m.waits(l); held || !m.due(until) {
+		return
+	}
+	if m.suspect {
+		if m.running > 0 || m.someAhead(l) {
+			return
+		}
+		if l.writeAhead != aheadDone {
+			if l.writeAhead == notAhead {
+				l.writeAhead = aheadAsked
+				l.cp.State, l.cp.NextAttemptAt = core.Started, time.Time{}
+				l.cp.Attempt++
+				m.urgent = true
+				m.touch()
+			}
+			return
+		}
+		m.turn = at + 1
+	} else if l.c.Transactional && !l.row {
+		m.urgent = true // considerFlush writes the row that HandleTx will move
+		m.touch()
+		return
+	}
+	m.start(l)
+}
+
+// someAhead reports whether another delivery of this suspect is being written ahead.
+func (m *Machine) someAhead(l *lane) bool {
+	for i := range m.lanes {
+		if k := &m.lanes[i]; k != l && k.writeAhead != notAhead {
+			return true
+		}
+	}
+	for i := range m.retries {
+		if m.retries[i].writeAhead != notAhead {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) start(l *lane) {
+	events := m.batch(l)
+	attempt := l.cp.Attempt + 1
+	if l.writeAhead == aheadDone {
+		attempt = l.cp.Attempt
+	}
+	w := core.Work{
+		Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: events, Attempt: attempt,
+		Redelivered: attempt > 1 || l.cp.State == core.Backoff || events[0].Seq <= l.redeliverTo || l.replay,
+		Checkpoint:  l.cp, Fence: l.db.Seq, Replay: l.replay,
+	}
+	l.running, l.inHand, l.heldUntil = true, len(events), time.Time{}
+	l.beyond += l.inHand
+	m.running++
+	m.do(Start{w})
+}
+
+// batch returns the events of the next delivery: one, or for a batch consumer
+// the next applicable ones, as many as its window leaves. After a failure, and for suspects, one at a time.
+func (m *Machine) batch(l *lane) []core.Event {
+	e, _, _ := m.events.next(l.cp.Seq)
+	most := min(l.c.BatchSize, l.c.Window-l.beyond)
+	i := m.events.search(e.Seq - 1)
+	if most <= 1 || m.suspect || l.cp.Attempt > 0 || l.cp.State != core.Ready || e.Seq <= l.singleUntil {
+		return []core.Event{m.events.events[i]} // a copy: the cache moves while the handler runs
+	}
+	batch := make([]core.Event, 0, min(most, 16))
+	for seq := l.cp.Seq; len(batch) < most; {
+		e, to, known := m.events.next(seq)
+		if !known || seq >= m.head {
+			break
+		}
+		if e == nil {
+			seq = to
+			continue
+		}
+		applies := m.applies(l, e)
+		if applies == core.UnsupportedVersion || m.lockstepHolds(l, e.Seq) || (len(batch) > 0 && e.Seq <= l.singleUntil) {
+			break
+		}
+		if applies == core.Applies {
+			batch = append(batch, *e)
+		}
+		seq = e.Seq
+	}
+	return batch
+}
+
+// requestEvents asks for events that a lane could run and that are not loaded.
+func (m *Machine) requestEvents() {
+	if m.loading || m.ending {
+		return
+	}
+	var ranges []core.EventRange
+	ask := func(from int64, limit int) {
+		for _, r := range ranges {
+			if r.From == from {
+				return
+			}
+		}
+		ranges = append(ranges, core.EventRange{Record: m.claim.Record, From: from, Limit: limit})
+	}
+	for i := range m.lanes {
+		l := &m.lanes[i]
+		if !m.wantsEvents(l) {
+			continue
+		}
+		if _, _, known := m.events.next(l.cp.Seq); !known {
+			ask(l.cp.Seq, m.opts.LoadLimit)
+		}
+	}
+	for i := range m.retries {
+		r := &m.retries[i]
+		if _, known := m.events.get(r.Seq); !known && m.due(r.DueAt) {
+			ask(r.Seq-1, 1)
+		}
+	}
+	if len(ranges) == 0 {
+		return
+	}
+	m.forgetEvents()
+	m.loading = true
+	m.events.asked = append(m.events.asked[:0], ranges...)
+	m.events.askedTo = m.head
+	m.do(LoadEvents{ranges})
+}
+
+// wantsEvents: a hosted lane with work; an unhosted one too if it stands at the
+// cursor, since it is to be moved past what does not concern it.
+func (m *Machine) wantsEvents(l *lane) bool {
+	if l.c.Status != core.Active || l.running || !m.behind(l) {
+		return false
+	}
+	if !l.c.Hosted {
+		return false
+	}
+	if l.cp.State == core.Parked {
+		return l.cp.ErrorCode == core.CodeUnsupportedVersion
+	}
+	return l.cp.State != core.Backoff || m.due(l.cp.NextAttemptAt)
+}
+
+// forgetEvents drops events that every hosted lane is past.
+func (m *Machine) forgetEvents() {
+	low := m.head
+	for i := range m.lanes {
+		if l := &m.lanes[i]; l.hosted() && l.cp.State != core.Parked {
+			low = min(low, l.cp.Seq)
+		}
+	}
+	m.events.forget(low, m.opts.LoadLimit)
+}
+
+// notStarted takes a Start back.
+func (m *Machine) notStarted(w *core.Work, until time.Time) {
+	m.running--
+	if w.Dead != nil {
+		m.retryNotStarted(w, until)
+		return
+	}
+	l := m.lane(w.Consumer.ID)
+	if l == nil {
+		return
+	}
+	l.running = false
+	l.beyond -= len(w.Events)
+	l.heldUntil = until
+	m.unAhead(l)
+}
+
+func (m *Machine) lane(consumer int32) *lane {
+	for i := range m.lanes {
+		if m.lanes[i].c.ID == consumer {
+			return &m.lanes[i]
+		}
+	}
+	return nil
+}
