@@ -31,20 +31,22 @@ type deadLetter struct {
 }
 
 type deadUpdate struct {
-	ID      int64      `json:"id"`
-	Record  int64      `json:"record"`
-	Status  string     `json:"status"`
-	Attempt int        `json:"attempt"`
-	Granted int        `json:"granted"`
-	Crashes int        `json:"crashes"`
-	Started bool       `json:"started"`
-	Due     *time.Time `json:"due"`
-	Reason  *string    `json:"reason"`
-	Code    *string    `json:"code"`
-	Message *string    `json:"message"`
-	Actor   string     `json:"actor"`
-	Note    string     `json:"note"`
-	At      time.Time  `json:"at"`
+	ID       int64      `json:"id"`
+	Record   int64      `json:"record"`
+	Seq      int64      `json:"seq"`
+	Consumer int32      `json:"consumer"`
+	Status   string     `json:"status"`
+	Attempt  int        `json:"attempt"`
+	Granted  int        `json:"granted"`
+	Crashes  int        `json:"crashes"`
+	Started  bool       `json:"started"`
+	Due      *time.Time `json:"due"`
+	Reason   *string    `json:"reason"`
+	Code     *string    `json:"code"`
+	Message  *string    `json:"message"`
+	Actor    string     `json:"actor"`
+	Note     string     `json:"note"`
+	At       time.Time  `json:"at"`
 }
 
 type failure struct {
@@ -118,7 +120,7 @@ func (e *extras) deadLetter(d *core.DeadLetter) {
 }
 
 func (e *extras) deadUpdate(d *core.DeadUpdate) {
-	e.DeadUpdates = append(e.DeadUpdates, deadUpdate{d.ID, d.Record, string(d.Status), d.Attempt, d.Granted, d.Crashes, d.Started,
+	e.DeadUpdates = append(e.DeadUpdates, deadUpdate{d.ID, d.Record, d.Seq, d.Consumer, string(d.Status), d.Attempt, d.Granted, d.Crashes, d.Started,
 		optional(d.DueAt), optionalText(string(d.Reason)), optionalText(d.Code), optionalText(d.Message), d.Actor, d.Note, d.At})
 }
 

@@ -123,9 +123,19 @@ func (l *loading) checkpoint(rows pgx.Rows) error {
 }
 
 func (l *loading) command(rows pgx.Rows) error {
-	var c core.Command
-	if err := rows.Scan(&c.ID, &c.Record, &c.Kind, &c.Consumer, &c.Seq, &c.DeadLetter, &c.Reason, &c.Actor); err != nil {
+	var (
+		c     core.Command
+		d     core.DeadRetry
+		id    *int64
+		first *time.Time
+	)
+	if err := rows.Scan(&c.ID, &c.Record, &c.Kind, &c.Consumer, &c.Seq, &c.DeadLetter, &c.Reason, &c.Actor,
+		&id, &d.Attempt, &d.Granted, &d.Crashes, &first, &d.ErrorCode, &c.DeadOpen); err != nil {
 		return err
+	}
+	if id != nil {
+		d.ID, d.Record, d.Consumer, d.Seq, d.FirstFailedAt = *id, c.Record, c.Consumer, c.Seq, value(first)
+		c.Dead = &d
 	}
 	if r := l.of(c.Record); r != nil {
 		r.Commands = append(r.Commands, c)

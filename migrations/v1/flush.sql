@@ -189,6 +189,15 @@ begin
     crashes integer, started boolean, due timestamptz, reason text, code text, message text, actor text, note text, at timestamptz)
   where d.id = x.id and d.record_id = x.record and x.record = any (mine);
 
+  -- Without an id: whatever dead letter the head delivery of a consumer has, which is closed with it.
+  update {{.schema}}.dead_letters d
+  set status = x.status, due_at = null, started = false, attempt = greatest(d.attempt, x.attempt),
+      resolved_at = x.at, resolved_by = x.actor, resolution = x.note
+  from jsonb_to_recordset(extras -> 'dead_updates') as x(id bigint, record bigint, seq bigint, consumer integer, status text, attempt integer,
+    actor text, note text, at timestamptz)
+  where x.id = 0 and d.record_id = x.record and d.seq = x.seq and d.consumer_id = x.consumer and x.record = any (mine)
+    and d.status in ('open', 'retrying') and x.status in ('delivered', 'resolved');
+
   insert into {{.schema}}.failures (record_id, seq, consumer_id, attempt, at, error_code, error_message, stack, worker_id)
   select x.record, x.seq, x.consumer, x.attempt, x.at, x.code, x.message, x.stack, worker
   from jsonb_to_recordset(extras -> 'failures') as x(record bigint, seq bigint, consumer integer, attempt integer, at timestamptz,

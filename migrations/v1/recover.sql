@@ -18,6 +18,21 @@ begin
 end
 $$;
 
+-- Gives back attempts that were written ahead on records that change hands without a crash:
+-- they go on counting as runs, but against no budget.
+create function {{.schema}}.forgive_started(record_ids bigint[]) returns void
+language plpgsql as $$
+begin
+  update {{.schema}}.checkpoints k set state = 'ready', granted = least(k.granted + 1, k.attempt)
+  from (select c.record_id, c.consumer_id from {{.schema}}.checkpoints c
+        where c.record_id = any (record_ids) and c.state = 'started' for update skip locked) s
+  where k.record_id = s.record_id and k.consumer_id = s.consumer_id;
+  update {{.schema}}.dead_letters d set started = false, granted = least(d.granted + 1, d.attempt)
+  where d.id in (select l.id from {{.schema}}.dead_letters l
+                 where l.record_id = any (record_ids) and l.status = 'retrying' and l.started for update skip locked);
+end
+$$;
+
 -- Frees claims whose holder is not live, at most max_records a call; returns how many. A lost worker's
 -- records become suspects; one that left (it fenced itself, or stopped) charges nothing.
 create function {{.schema}}.recover(max_records integer) returns integer
@@ -39,6 +54,9 @@ begin
   if cardinality(ids) = 0 then
     return 0;
   end if;
+  perform {{.schema}}.forgive_started(array(
+    select m.record_id from unnest(ids) as u(id) join {{.schema}}.mailboxes m on m.record_id = u.id
+    where not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'lost')));
   update {{.schema}}.mailboxes m
   set claimed_by = null, claimed_at = null, token = nextval('{{.schema}}.tokens'), due_at = at, unclean = true,
       crashes = m.crashes + coalesce((select 1 from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'lost'), 0)
@@ -64,6 +82,7 @@ begin
       and not exists (select from unnest(held_records, held_tokens) as h(id, token) where h.id = m.record_id and h.token = m.token)
     order by m.record_id
     for no key update skip locked);
+  perform {{.schema}}.forgive_started(ids);
   update {{.schema}}.mailboxes m
   set claimed_by = null, claimed_at = null, token = nextval('{{.schema}}.tokens'), due_at = at, unclean = true
   from unnest(ids) as u(id)
