@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// Flush is the flush function for one record: one transaction.
+func (t *Twin) Flush(worker, epoch int64, f core.Flush) core.FlushResult {
+	res := core.FlushResult{Record: f.Record, Token: f.Token}
+	if epoch != t.epoch && !t.Defects.IgnoreEpoch {
+		res.Status = core.FlushEpoch
+		return res
+	}
+	r := t.record(f.Record)
+	mine := r.mailbox != nil && r.mailbox.ClaimedBy == worker && r.mailbox.Token == f.Token
+	if t.Defects.NoTokenCheck {
+		mine = r.mailbox != nil && r.mailbox.ClaimedBy != 0
+	}
+	if !mine {
+		res.Status = core.FlushFenced
+		return res
+	}
+	t.extras(&f)
+	gone := t.mayEnd(r, &f, &res)
+	if f.Then == core.Settle && gone {
+		r.cursor = r.head
+		if t.Defects.NoHeadReread {
+			r.cursor = f.Head
+		}
+		r.mailbox = nil
+	} else {
+		t.updateMailbox(r, &f, f.Then == core.Release || gone)
+	}
+	t.writeCheckpoints(&f)
+	if gone || f.Then == core.Release {
+		res.Status = core.FlushGone
+	}
+	return res
+}
+
+// mayEnd takes the records lock and looks again at what could have come.
+func (t *Twin) mayEnd(r *record, f *core.Flush, res *core.FlushResult) bool {
+	if f.Then != core.Settle && f.Then != core.HandBack {
+		return false
+	}
+	if f.Then == core.HandBack && t.Defects.HandBackUnguarded {
+		return true
+	}
+	if r.open != nil {
+		res.Busy = true
+		return false
+	}
+	res.Head = r.head
+	res.Pending = t.commandsWait(r.id) || f.Then == core.Settle && t.retriesWait(r.id)
+	if t.Defects.NoPendingReread {
+		res.Pending = false
+	}
+	return (r.head == f.Head || t.Defects.NoHeadReread) && !res.Pending
+}
+
+func (t *Twin) updateMailbox(r *record, f *core.Flush, ends bool) {
+	m := r.mailbox
+	m.Cursor = max(m.Cursor, f.Cursor)
+	if f.Clear {
+		m.Crashes, m.Unclean = 0, false
+	}
+	if !ends {
+		return
+	}
+	m.ClaimedBy, m.Token = 0, t.nextToken()
+	if f.Then == core.Release {
+		m.DueAt = t.Now.Add(time.Second)
+		if f.DueAt.IsZero() {
+			m.DueAt = t.Now
+		} else if f.DueAt.Before(m.DueAt) {
+			m.DueAt = f.DueAt
+		}
+		return
+	}
+	m.DueAt = f.DueAt
+	if f.DueAt.IsZero() {
+		m.DueAt = Never
+	}
+	if len(f.Wants) > 0 {
+		m.Wants, m.WantsDueAt = append([]int32(nil), f.Wants...), f.WantsDueAt
+	}
+}
+
+func (t *Twin) writeCheckpoints(f *core.Flush) {
+	for _, c := range f.Upserts {
+		checkRow(c)
+		t.checkpoints[pair{f.Record, c.Consumer}] = c
+	}
+	for _, c := range f.Deletes {
+		delete(t.checkpoints, pair{f.Record, c})
+	}
+}
+
+// checkRow is the table's CHECK constraints.
+func checkRow(c core.Checkpoint) {
+	switch {
+	case (c.State == core.Backoff) == c.NextAttemptAt.IsZero():
+		fail("checkpoint constraint: %+v: due if and only if in backoff", c)
+	case c.Seq < 0 || c.Attempt < 0 || c.Granted < 0 || c.Granted > c.Attempt || c.Crashes < 0:
+		fail("checkpoint constraint: %+v: counts", c)
+	case c.State == core.Started && c.Attempt < 1:
+		fail("checkpoint constraint: %+v: started without an attempt", c)
+	}
+}
+
+// extras is flush_extras.
+func (t *Twin) extras(f *core.Flush) {
+	for i := range f.DeadLetters {
+		t.deadLetter(&f.DeadLetters[i])
+	}
+	for i := range f.DeadUpdates {
+		t.deadUpdate(&f.DeadUpdates[i])
+	}
+	for _, x := range f.Failures {
+		t.failure(x)
+	}
+	for _, x := range f.Skips {
+		t.skip(x)
+	}
+	for _, a := range f.Applied {
+		for _, c := range t.commands {
+			if c.ID == a.ID && c.Record == f.Record && !c.Applied {
+				c.Applied, c.Done, c.Detail = true, a.Done, a.Detail
+			}
+		}
+	}
+}
+
+func (t *Twin) deadLetter(x *core.DeadLetter) {
+	if x.FirstFailedAt.IsZero() {
+		fail("dead letter %+v: first_failed_at is null", *x)
+	}
+	for _, d := range t.dead {
+		if d.Record == x.Record && d.Seq == x.Seq && d.Consumer == x.Consumer {
+			d.Attempt, d.Reason, d.ErrorCode, d.FailedAt = x.Attempt, x.Reason, x.Code, x.FailedAt
+			d.Status, d.Started, d.DueAt = core.DeadAgain, false, time.Time{}
+			return
+		}
+	}
+	t.dead = append(t.dead, &DeadRow{
+		DeadRetry: core.DeadRetry{ID: int64(len(t.dead) + 1), Record: x.Record, Consumer: x.Consumer, Seq: x.Seq, Attempt: x.Attempt,
+			FirstFailedAt: x.FirstFailedAt, ErrorCode: x.Code},
+		Reason: x.Reason, Status: core.DeadAgain, FailedAt: x.FailedAt,
+	})
+}
+
+func (t *Twin) deadUpdate(u *core.DeadUpdate) {
+	if (u.Status == core.DeadWaiting) == u.DueAt.IsZero() {
+		fail("dead letter constraint: %+v: due if and only if retrying", *u)
+	}
+	for _, d := range t.dead {
+		if d.Record != u.Record || (d.ID != u.ID && (u.ID != 0 || d.Consumer != u.Consumer || d.Seq != u.Seq)) {
+			continue
+		}
+		d.Status, d.Attempt, d.Granted, d.Crashes, d.Started, d.DueAt = u.Status, u.Attempt, u.Granted, u.Crashes, u.Started, u.DueAt
+		if u.Reason != "" {
+			d.Reason = u.Reason
+		}
+		if u.Code != "" {
+			d.ErrorCode = u.Code
+		}
+		if u.Status == core.DeadAgain {
+			d.FailedAt = u.At
+		}
+	}
+}
+
+func (t *Twin) failure(x core.Failure) {
+	k := attemptKey{pair{x.Record, x.Consumer}, x.Seq, x.Attempt}
+	if _, ok := t.failures[k]; !ok {
+		t.failures[k] = x
+	}
+}
+
+func (t *Twin) skip(x core.Skip) {
+	k := attemptKey{pair{x.Record, x.Consumer}, x.Seq, x.Attempt}
+	if _, ok := t.skips[k]; !ok {
+		t.skips[k] = x
+	}
+}
+
+// violation is a broken promise; Run returns it as its error.
+type violation struct{ text string }
+
+func (v violation) Error() string { return v.text }
+
+func fail(format string, args ...any) { panic(violation{fmt.Sprintf(format, args...)}) }
