@@ -92,6 +92,9 @@ func TestTheDatabaseGoesWithItsTestWhoeverIsConnected(t *testing.T) {
 			t.Fatalf("%s is not there during its test", name)
 		}
 	})
+	if forgotten == nil {
+		t.FailNow()
+	}
 	defer forgotten.Close(context.WithoutCancel(t.Context()))
 	if databaseExists(t, name) {
 		t.Errorf("%s is still there", name)
