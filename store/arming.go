@@ -12,12 +12,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
-// Arming is the sentinel's session (core.Arming). It is a connection of its
-// own, direct, without time-outs, since a session lock lives and dies with it.
+// Arming is the session by which a worker is elected and sleeps (core.Arming). It
+// is a connection of its own, direct, without time-outs, since a session lock
+// lives and dies with it.
 type Arming struct {
 	store *Store
+	// closing ends a call under way when Close is called.
+	closing context.Context
+	end     context.CancelFunc
 
-	mu   sync.Mutex
+	mu   sync.Mutex // held during a call
 	conn *pgx.Conn
 }
 
@@ -38,83 +42,104 @@ func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
 	return arm, nil
 }
 
-// NewArming returns the arming session, which connects when it is first used.
-func (s *Store) NewArming() *Arming { return &Arming{store: s} }
+// NewArming returns the arming session, which connects at its first Release.
+func (s *Store) NewArming() *Arming {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Arming{store: s, closing: ctx, end: cancel}
+}
+
+var (
+	errNotArmed = errors.New("arming session is not connected")
+	errClosed   = errors.New("arming session is closed")
+)
+
+// Elect implements core.Arming.
+func (a *Arming) Elect(ctx context.Context) error { return a.exec(ctx, "elect", a.store.q("elect")) }
 
 // Request implements core.Arming.
-func (a *Arming) Request(ctx context.Context) error {
-	conn, err := a.connect(ctx)
+func (a *Arming) Request(ctx context.Context) error { return a.exec(ctx, "arm", a.store.q("arm")) }
+
+// Ping implements core.Arming.
+func (a *Arming) Ping(ctx context.Context) error { return a.exec(ctx, "ping", "select 1") }
+
+// Release implements core.Arming. A session that does not answer is closed,
+// which gives up its locks in any case, and replaced.
+func (a *Arming) Release(ctx context.Context) error {
+	ctx, done, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, a.store.q("arm")); err != nil {
-		return translate("arm", err)
+	defer done()
+	if a.conn != nil && !a.conn.IsClosed() {
+		if _, err := a.conn.Exec(ctx, "select pg_advisory_unlock_all()"); err == nil {
+			return nil
+		}
+		a.drop()
 	}
-	return nil
-}
-
-// Release implements core.Arming. Closing the session gives up its locks in
-// any case, so a release that fails on the session closes it.
-func (a *Arming) Release(ctx context.Context) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.conn == nil || a.conn.IsClosed() {
-		a.conn = nil
-		return nil
-	}
-	if _, err := a.conn.Exec(ctx, "select pg_advisory_unlock_all()"); err != nil {
-		return errors.Join(translate("disarm", err), a.drop())
-	}
-	return nil
-}
-
-// Ping implements core.Arming.
-func (a *Arming) Ping(ctx context.Context) error {
-	a.mu.Lock()
-	conn := a.conn
-	a.mu.Unlock()
-	if conn == nil {
-		return errors.New("arming session is not connected")
-	}
-	return translate("ping", conn.Ping(ctx))
+	return a.connect(ctx)
 }
 
 // Close implements core.Arming.
 func (a *Arming) Close() {
+	a.end()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.drop(); err != nil {
-		a.store.log.Debug("close arming session", "error", err)
-	}
+	a.drop()
 }
 
 // closeGrace bounds a farewell to a server that may not answer.
 const closeGrace = 2 * time.Second
 
-func (a *Arming) drop() error {
+// begin takes the session for one call, which ends at the latest with Close.
+func (a *Arming) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
+	a.mu.Lock()
+	if a.closing.Err() != nil {
+		a.mu.Unlock()
+		return nil, nil, errClosed
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(a.closing, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+		a.mu.Unlock()
+	}, nil
+}
+
+func (a *Arming) exec(ctx context.Context, what, sql string) error {
+	ctx, done, err := a.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if a.conn == nil || a.conn.IsClosed() {
+		return fmt.Errorf("%s: %w", what, errNotArmed)
+	}
+	_, err = a.conn.Exec(ctx, sql)
+	return translate(what, err)
+}
+
+func (a *Arming) connect(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, a.store.arm)
+	if err != nil {
+		return translate("connect to arm", err)
+	}
+	a.conn = conn
+	if _, err := conn.Exec(ctx, a.store.q("arm_session")); err != nil {
+		a.drop()
+		return translate("connect to arm", err)
+	}
+	return nil
+}
+
+func (a *Arming) drop() {
 	if a.conn == nil {
-		return nil
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
-	err := a.conn.Close(ctx)
+	if err := a.conn.Close(ctx); err != nil {
+		a.store.log.Debug("close arming session", "error", err)
+	}
 	a.conn = nil
-	return err
-}
-
-func (a *Arming) connect(ctx context.Context) (*pgx.Conn, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.conn != nil && !a.conn.IsClosed() {
-		return a.conn, nil
-	}
-	conn, err := pgx.ConnectConfig(ctx, a.store.arm)
-	if err != nil {
-		return nil, translate("connect to arm", err)
-	}
-	if _, err := conn.Exec(ctx, a.store.q("arm_session")); err != nil {
-		return nil, errors.Join(translate("connect to arm", err), conn.Close(ctx))
-	}
-	a.conn = conn
-	return conn, nil
 }

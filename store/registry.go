@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
 )
@@ -40,7 +41,7 @@ func (s *Store) Registry(ctx context.Context) (*core.Registry, error) {
 	consumers := make([]*core.Consumer, len(rows))
 	for i := range rows {
 		c := &rows[i].Consumer
-		if local, ok := s.local[c.Name]; ok && local.Revision >= c.Revision {
+		if local, ok := s.local[c.Name]; ok && local.Revision >= c.Revision && c.Status != core.Retired {
 			c.Hosted, c.Window, c.BatchSize = true, local.Window, local.BatchSize
 		}
 		consumers[i] = c
@@ -158,42 +159,94 @@ func (s *Store) registryChanges(ctx context.Context, on queryer, defs []Definiti
 			return err
 		})
 	}
+	taken := make(map[int32]string, len(defs))
 	for _, d := range defs {
-		row := find(rows, d)
-		switch {
-		case row == nil:
+		row, former := find(rows, d, defs)
+		if row == nil {
 			changes = append(changes, s.insertConsumer(d))
-		case row.Status == core.Retired:
-			return nil, fmt.Errorf("consumer %s is retired, which is final: %w", d.Name, keylinetype.ErrConflict)
-		case row.Revision > d.Revision || same(*row, d):
-		case row.Revision == d.Revision && row.Name == d.Name:
-			return nil, fmt.Errorf("consumer %s: its definition differs from the registered one of the same revision %d; raise Revision: %w",
-				d.Name, d.Revision, keylinetype.ErrConflict)
-		default:
-			changes = append(changes, s.updateConsumer(row.ID, d))
+			continue
+		}
+		if other, ok := taken[row.ID]; ok {
+			return nil, fmt.Errorf("consumers %s and %s are both the registered %s by their names: %w", other, d.Name, row.Name, keylinetype.ErrConflict)
+		}
+		taken[row.ID] = d.Name
+		outdated, err := s.outdated(row, former, d)
+		if err != nil {
+			return nil, err
+		}
+		if !outdated && !(row.Name == d.Name && row.Revision == d.Revision) {
+			changes = append(changes, s.updateConsumer(row, d))
 		}
 	}
 	return changes, nil
 }
 
-// find looks a definition up by its name, then by its previous ones.
-func find(rows []registered, d Definition) *registered {
-	for _, name := range append([]string{d.Name}, d.PreviousNames...) {
+// outdated says whether a row is to be left as it is because the code is older
+// than it. former: the code knows it by a name that it had before.
+//
+// Changing what decides deliveries without raising the revision is refused.
+func (s *Store) outdated(row *registered, former bool, d Definition) (bool, error) {
+	switch {
+	case row.Status == core.Retired:
+		// An operator's act must not keep the other consumers of a process from starting.
+		s.log.Warn("consumer is retired, which is final: it is not hosted", "consumer", row.Name)
+		return true, nil
+	case row.Revision > d.Revision || (former && row.Revision == d.Revision):
+		s.log.Warn("consumer is registered with a newer revision: it is not hosted here", "consumer", row.Name,
+			"registered", row.Revision, "carried", d.Revision)
+		return true, nil
+	case former:
+		return false, fmt.Errorf("consumer %s: the name is a former one of %s; choose another: %w", d.Name, row.Name, keylinetype.ErrConflict)
+	case row.Revision == d.Revision && !same(row, d):
+		return false, fmt.Errorf("consumer %s: its definition differs from the registered one of the same revision %d; raise Revision: %w",
+			d.Name, d.Revision, keylinetype.ErrConflict)
+	}
+	return false, nil
+}
+
+// find looks a definition up: by its name, by its previous ones, and among the
+// names that rows had before, which is how code from before a renaming finds its own. former: the last.
+// A name that another definition bears is not taken for a previous one.
+func find(rows []registered, d Definition, defs []Definition) (row *registered, former bool) {
+	byName := func(name string) *registered {
 		for i := range rows {
 			if rows[i].Name == name {
 				return &rows[i]
 			}
 		}
+		return nil
 	}
-	return nil
+	if row := byName(d.Name); row != nil {
+		return row, false
+	}
+	for _, name := range d.PreviousNames {
+		borne := slices.ContainsFunc(defs, func(other Definition) bool { return other.Name == name })
+		if row := byName(name); row != nil && !borne {
+			return row, false
+		}
+	}
+	for i := range rows {
+		if slices.Contains(rows[i].previousNames, d.Name) {
+			return &rows[i], true
+		}
+	}
+	return nil, false
 }
 
-// same reports whether a row says what the code says, in all that decides deliveries.
-func same(r registered, d Definition) bool {
-	return r.Name == d.Name && r.Revision == d.Revision && slices.Equal(r.Types, d.Types) && slices.Equal(r.Versions, d.Versions) &&
-		r.OnUnsupported == d.OnUnsupported && r.Effect == d.Effect && slices.Equal(r.Retry.Delays, d.Retry.Delays) &&
+// same reports whether a row says what the code says, in all that decides
+// deliveries, whatever it is called.
+func same(r *registered, d Definition) bool {
+	return slices.Equal(r.Types, d.Types) && slices.Equal(r.Versions, d.Versions) && (r.Versions == nil) == (d.Versions == nil) &&
+		r.OnUnsupported == d.OnUnsupported && r.Effect == d.Effect && slices.Equal(delaysMillis(r.Retry), delaysMillis(d.Retry)) &&
 		*r.Retry.Jitter == *d.Retry.Jitter && r.OnDead == d.OnDead && r.Scope == d.Scope && r.Transactional == d.Transactional &&
 		r.ContractOnly == d.ContractOnly && r.Internal == d.Internal
+}
+
+// formerNames are all names that a consumer had, without its present one.
+func formerNames(row *registered, d Definition) []string {
+	names := append(slices.Concat(row.previousNames, d.PreviousNames), row.Name)
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(n string) bool { return n == d.Name })
 }
 
 func delaysMillis(p keylinetype.RetryPolicy) []int64 {
@@ -207,19 +260,26 @@ func delaysMillis(p keylinetype.RetryPolicy) []int64 {
 func (s *Store) insertConsumer(d Definition) change {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		status, sweep := core.Active, sweepWake
-		if d.Start.Kind != keylinetype.StartNow && !d.ContractOnly {
+		start := d.Start
+		if start.Kind == "" {
+			start.Kind = keylinetype.StartNow
+		}
+		if start.Kind != keylinetype.StartAt {
+			start.Time = time.Time{}
+		}
+		if start.Kind != keylinetype.StartNow && !d.ContractOnly {
 			status, sweep = core.Backfilling, sweepBackfill
 		}
-		_, err := tx.Exec(ctx, s.q("insert_consumer"), d.Name, notNil(d.PreviousNames), status, d.Revision, d.Types, d.Versions, d.OnUnsupported,
-			d.Start.Kind, optional(d.Start.Time), d.Effect.Class, d.Effect.Note, delaysMillis(d.Retry), *d.Retry.Jitter,
+		_, err := tx.Exec(ctx, s.q("insert_consumer"), d.Name, notNil(d.PreviousNames), status, d.Revision, notNil(d.Types), d.Versions, d.OnUnsupported,
+			start.Kind, optional(start.Time), d.Effect.Class, d.Effect.Note, delaysMillis(d.Retry), *d.Retry.Jitter,
 			d.OnDead, d.Scope, d.Transactional, d.ContractOnly, d.Internal, sweep)
 		return err
 	}
 }
 
-func (s *Store) updateConsumer(id int32, d Definition) change {
+func (s *Store) updateConsumer(row *registered, d Definition) change {
 	return func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, s.q("update_consumer"), id, d.Name, notNil(d.PreviousNames), d.Revision, d.Types, d.Versions, d.OnUnsupported,
+		_, err := tx.Exec(ctx, s.q("update_consumer"), row.ID, d.Name, formerNames(row, d), d.Revision, notNil(d.Types), d.Versions, d.OnUnsupported,
 			d.Effect.Class, d.Effect.Note, delaysMillis(d.Retry), *d.Retry.Jitter, d.OnDead, d.Scope, d.Transactional, d.ContractOnly, d.Internal)
 		return err
 	}
@@ -300,8 +360,8 @@ func (s *Store) changeRegistry(ctx context.Context, f func(pgx.Tx) error) error 
 		if err == nil || !transient(err) {
 			return translate("change registry", err)
 		}
-		jitter := time.Duration(float64(pause) * (0.5 + s.random()))
-		if sleepErr := s.sleep(ctx, jitter); sleepErr != nil {
+		jitter := time.Duration(float64(pause) * (0.5 + s.rand.Float64()))
+		if sleepErr := clock.Sleep(ctx, s.clock, jitter); sleepErr != nil {
 			return errors.Join(translate("change registry", err), sleepErr)
 		}
 	}

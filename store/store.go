@@ -50,6 +50,7 @@ type Store struct {
 	schema   string
 	instance uuid.UUID
 	clock    *databaseClock
+	rand     *clock.Rand
 	log      *slog.Logger
 	local    map[string]Local
 	sql      map[string]string
@@ -68,7 +69,7 @@ type Store struct {
 
 // Open connects a Store. It checks that the schema is this binary's version.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	s := &Store{schema: cfg.Schema, instance: uuid.New(), log: cfg.Logger, local: cfg.Local}
+	s := &Store{schema: cfg.Schema, instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
 	if s.schema == "" {
 		s.schema = migrations.DefaultSchema
 	}

@@ -3,6 +3,10 @@
 create function {{.schema}}.arm_key() returns bigint language sql immutable parallel safe
 return pg_catalog.hashtextextended('keyline arm {{.schema}}', 0);
 
+-- Workers alone know this one: whoever holds it acts on wakes for all idle workers.
+create function {{.schema}}.seat_key() returns bigint language sql immutable parallel safe
+return pg_catalog.hashtextextended('keyline seat {{.schema}}', 0);
+
 create function {{.schema}}.barrier_key() returns bigint language sql immutable parallel safe
 return pg_catalog.hashtextextended('keyline barrier {{.schema}}', 0);
 

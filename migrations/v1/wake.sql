@@ -8,12 +8,14 @@ begin
   if current_setting('keyline.wake', true) = 'off' then
     return; -- two-phase commit forbids NOTIFY, and session-scoped locks would outlive the session
   end if;
-  if pg_try_advisory_xact_lock_shared({{.schema}}.arm_key()) then
+  -- A wake for some consumers is always sent: the worker that is granted the lock
+  -- next, and so looks for work, need not be a host of theirs.
+  if payload not like 'wants:%' and pg_try_advisory_xact_lock_shared({{.schema}}.arm_key()) then
     return;
   end if;
   if pg_notification_queue_usage() > 0.5 then
     return; -- a full queue would fail the commit; the sleeper's poll finds the work
   end if;
-  perform pg_notify({{.schema}}.channel(), payload);
+  perform pg_notify({{.schema}}.channel(), case when octet_length(payload) < 8000 then payload else 'more' end);
 end
 $$;

@@ -1,0 +1,1 @@
+select pg_notify({{.schema}}.channel(), $1)
