@@ -1,0 +1,1 @@
+select from {{.schema}}.meta for update

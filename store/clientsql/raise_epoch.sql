@@ -1,0 +1,1 @@
+update {{.schema}}.meta set registry_epoch = registry_epoch + 1

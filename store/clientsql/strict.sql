@@ -1,0 +1,1 @@
+select registry_strict from {{.schema}}.meta
