@@ -11,6 +11,7 @@
 {{ template "v1/append_many.sql" . }}
 {{ template "v1/claim.sql" . }}
 {{ template "v1/flush.sql" . }}
+{{ template "v1/hold.sql" . }}
 {{ template "v1/recover.sql" . }}
 {{ template "v1/command.sql" . }}
 {{ template "v1/views.sql" . }}

@@ -11,6 +11,7 @@ import (
 // SQLSTATEs that the store acts on.
 const (
 	stateWorkerNotLive   = "KL020"
+	stateClaimLost       = "KL021"
 	stateReadOnly        = "25006"
 	stateSerialization   = "40001"
 	stateDeadlock        = "40P01"
@@ -36,7 +37,7 @@ func translate(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case sqlState(err) == stateWorkerNotLive:
+	case sqlState(err) == stateWorkerNotLive || sqlState(err) == stateClaimLost:
 		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrFenced, err)
 	case unavailable(err):
 		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrUnavailable, err)

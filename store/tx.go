@@ -1,0 +1,311 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// Errors of HandleTx transactions that are the handler's doing.
+var (
+	// errSwallowed: to commit would be to roll back.
+	errSwallowed = errors.New("the handler returned nil although a statement of its transaction had failed")
+	errEnded     = errors.New("the handler ended its transaction itself")
+	errBusy      = errors.New("the handler returned with rows or a batch of its transaction still open")
+	errNoRow     = errors.New("the row is not where it was expected")
+)
+
+const (
+	// bookTimeout bounds the statements that follow a handler: its own context
+	// may have ended by then, and what it did is to be booked all the same.
+	bookTimeout = 30 * time.Second
+	// resolveTimeout bounds one look at a transaction in doubt.
+	resolveTimeout = 10 * time.Second
+)
+
+// RunTx runs a handler in a transaction that also carries the outcome: the
+// handler's writes, and what book makes of its error, commit together or not at all.
+//
+// After a failure the handler's writes are rolled back and the failure is
+// booked in the same transaction, under the same hold on the claim. Where that cannot be had (begin or
+// commit failed, the connection broke) the Outcome has Err and no Booked: nothing of
+// it is in the database, and the next flush books it. Fenced: the claim was lost, or it cannot be known what
+// the database has; whoever claims the record next reads it there.
+//
+// A handler's panic goes through, after the transaction has been rolled back.
+func (s *Store) RunTx(ctx context.Context, w core.Work, handler func(context.Context, pgx.Tx) error, book func(error) core.Booking) core.Outcome {
+	r := txRun{store: s, w: &w, worker: s.workerID(), book: book}
+	tx, err := r.begin(ctx)
+	if err != nil {
+		return core.Outcome{Err: translate("begin", err), Fenced: sqlState(err) == stateClaimLost}
+	}
+	defer r.conn.Release() // destroys it unless it is idle and whole
+	return r.run(ctx, tx, handler)
+}
+
+// beginTries is how often a transaction is begun: after a restart of the
+// database every pooled connection is dead, which is no handler's failure.
+const beginTries = 4
+
+// txRun is one HandleTx transaction.
+type txRun struct {
+	store  *Store
+	w      *core.Work
+	worker int64
+	conn   *pgxpool.Conn
+	book   func(error) core.Booking
+}
+
+// begin begins the transaction, holds the claim and sets the savepoint, in one round trip.
+func (r *txRun) begin(ctx context.Context) (pgx.Tx, error) {
+	options := pgx.TxOptions{BeginQuery: fmt.Sprintf(r.store.q("begin_hold"), r.w.Record, r.worker, r.w.Token)}
+	for try := 1; ; try++ {
+		conn, err := r.store.tx.Acquire(ctx)
+		if err == nil {
+			r.conn = conn
+			var tx pgx.Tx
+			if tx, err = conn.BeginTx(ctx, options); err == nil {
+				return tx, nil
+			}
+			r.rollback(ctx)
+			conn.Release()
+		}
+		if try == beginTries || ctx.Err() != nil || !unavailable(err) {
+			return nil, err
+		}
+	}
+}
+
+func (r *txRun) run(ctx context.Context, tx pgx.Tx, handler func(context.Context, pgx.Tx) error) core.Outcome {
+	whole, err := r.handle(ctx, tx, handler)
+	if !whole {
+		return core.Outcome{Err: err}
+	}
+	b := r.book(err)
+	if bookErr := r.write(ctx, &b); bookErr != nil {
+		r.rollback(ctx)
+		if errors.Is(bookErr, errNoRow) {
+			return r.moved(ctx, err)
+		}
+		return r.unbooked(err, "book", bookErr)
+	}
+	return r.commit(ctx, err, b)
+}
+
+// handle calls the handler and brings the transaction into a state in which
+// the outcome can be booked; whole is false where it cannot.
+func (r *txRun) handle(ctx context.Context, tx pgx.Tx, handler func(context.Context, pgx.Tx) error) (whole bool, err error) {
+	guarded := &handlerTx{tx: tx}
+	returned := false
+	defer func() {
+		guarded.closed.Store(true)
+		if !returned { // it panicked
+			r.rollback(ctx)
+		}
+	}()
+	err = handler(ctx, guarded)
+	returned = true
+
+	pg := r.conn.Conn().PgConn()
+	switch {
+	case pg.IsClosed():
+		return false, orElse(err, errors.New("the connection was lost"))
+	case pg.IsBusy():
+		return false, orElse(err, errBusy)
+	case pg.TxStatus() == 'I':
+		return false, orElse(err, errEnded)
+	case pg.TxStatus() == 'E':
+		err = orElse(err, errSwallowed)
+	}
+	if err == nil {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	if _, undoErr := r.conn.Exec(ctx, "rollback to savepoint keyline_handler"); undoErr != nil {
+		r.rollback(ctx)
+		return false, r.unbooked(err, "roll back to savepoint", undoErr).Err
+	}
+	return true, err
+}
+
+func orElse(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// write books an outcome in the transaction.
+func (r *txRun) write(ctx context.Context, b *core.Booking) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	var batch pgx.Batch
+	c := &b.Checkpoint
+	if r.w.Dead == nil {
+		batch.Queue(r.store.q("book_checkpoint"), r.w.Record, r.w.Consumer.ID, r.w.Fence, c.Seq, c.State, c.Attempt, c.Granted, c.Crashes,
+			optional(c.NextAttemptAt), optional(c.FirstFailedAt), optionalText(c.ErrorCode), c.LiveFrom)
+	} else {
+		batch.Queue(r.store.q("book_retry"), r.w.Dead.ID, r.w.Dead.Attempt)
+	}
+	var x extras
+	x.booking(b)
+	if !x.empty() {
+		encoded, err := json.Marshal(x)
+		if err != nil {
+			return fmt.Errorf("encode outcome: %w", err)
+		}
+		batch.Queue(r.store.q("book_extras"), r.worker, r.w.Record, encoded)
+	}
+	results := r.conn.SendBatch(ctx, &batch)
+	tag, err := results.Exec()
+	if err = errors.Join(err, results.Close()); err != nil {
+		return err
+	}
+	if tag.RowsAffected() == 0 {
+		return errNoRow
+	}
+	return nil
+}
+
+// commit ends the transaction. A commit that is refused is a failure; one
+// whose reply was lost is looked into.
+func (r *txRun) commit(ctx context.Context, handled error, b core.Booking) core.Outcome {
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	tag, err := r.conn.Exec(end, "commit")
+	switch {
+	case err == nil && tag.String() == "ROLLBACK":
+		return r.unbooked(handled, "commit", pgx.ErrTxCommitRollback)
+	case err == nil:
+		return core.Outcome{Err: handled, Booked: &b}
+	case sqlState(err) != "" && !r.conn.Conn().IsClosed():
+		r.rollback(ctx)
+		return r.unbooked(handled, "commit", err) // a deferred constraint
+	}
+	return r.resolve(ctx, handled, b, err)
+}
+
+// unbooked is a plain failure of which the database has nothing. The handler's
+// own error, if any, is what counts.
+func (r *txRun) unbooked(handled error, what string, err error) core.Outcome {
+	if handled == nil {
+		return core.Outcome{Err: translate(what, err)}
+	}
+	r.store.log.Warn("an outcome could not be booked in its transaction", "record", r.w.Record, "step", what, "error", err)
+	return core.Outcome{Err: handled}
+}
+
+// rollback leaves an idle connection behind, or a closed one.
+func (r *txRun) rollback(ctx context.Context) {
+	conn := r.conn.Conn()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer cancel()
+	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' && !conn.PgConn().IsBusy() {
+		return
+	}
+	if !conn.PgConn().IsBusy() {
+		if _, err := conn.Exec(ctx, "rollback"); err == nil {
+			return
+		}
+	}
+	if err := conn.Close(ctx); err != nil {
+		r.store.log.Debug("close connection", "error", err)
+	}
+}
+
+// resolve finds out what became of a commit whose reply was lost.
+func (r *txRun) resolve(ctx context.Context, handled error, b core.Booking, cause error) core.Outcome {
+	pid := r.conn.Conn().PgConn().PID()
+	r.store.log.Warn("the reply to a commit was lost", "record", r.w.Record, "error", cause)
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		found, err := r.look(ctx, pid)
+		switch {
+		case err == nil && (!found.mine || !found.row):
+			return core.Outcome{Fenced: true}
+		case err == nil && found.has(r.w, &b):
+			return core.Outcome{Err: handled, Booked: &b}
+		case err == nil:
+			return r.unbooked(handled, "commit", cause)
+		}
+		if sleepErr := clock.Sleep(ctx, r.store.clock, pause); sleepErr != nil {
+			// To say that it failed could undo what was committed.
+			return core.Outcome{Fenced: true}
+		}
+	}
+}
+
+// moved decides where the row was not where it was expected: this delivery
+// had committed before, or the claim is lost.
+func (r *txRun) moved(ctx context.Context, handled error) core.Outcome {
+	found, err := r.look(ctx, 0)
+	if err != nil || !found.mine || !found.row {
+		return core.Outcome{Err: errors.Join(handled, err), Fenced: true}
+	}
+	b := r.book(nil)
+	if found.has(r.w, &b) {
+		return core.Outcome{Booked: &b}
+	}
+	return core.Outcome{Err: handled, Fenced: true}
+}
+
+// found is what the database has of a delivery.
+type found struct {
+	mine, row                 bool
+	seq                       int64
+	state                     string
+	attempt, granted, crashes int
+	due                       *time.Time
+}
+
+// has reports whether the database has what b says.
+func (f *found) has(w *core.Work, b *core.Booking) bool {
+	seq, state, attempt, granted, crashes, due := b.Checkpoint.Seq, string(b.Checkpoint.State), b.Checkpoint.Attempt, b.Checkpoint.Granted,
+		b.Checkpoint.Crashes, b.Checkpoint.NextAttemptAt
+	if w.Dead != nil {
+		seq, state, attempt, granted, crashes, due = f.seq, string(b.Dead.Status), b.Dead.Attempt, b.Dead.Granted, b.Dead.Crashes, b.Dead.DueAt
+		if b.Dead.Status != core.DeadWaiting {
+			due = time.Time{}
+		}
+	}
+	return f.seq == seq && f.state == state && f.attempt == attempt && f.granted == granted && f.crashes == crashes &&
+		value(f.due).Sub(due).Abs() <= time.Microsecond
+}
+
+// look reads what the database has, after any transaction that is still
+// writing it. The session with process id pid, if not 0, is ended first: its client is gone.
+func (r *txRun) look(ctx context.Context, pid uint32) (f found, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
+	defer cancel()
+	s := r.store
+	err = pgx.BeginTxFunc(ctx, s.hot, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if pid != 0 {
+			if _, err := tx.Exec(ctx, s.q("end_session"), int64(pid), s.applicationName()); err != nil {
+				return err
+			}
+		}
+		var row pgx.Row
+		if r.w.Dead == nil {
+			row = tx.QueryRow(ctx, s.q("booked_checkpoint"), r.w.Record, r.w.Consumer.ID)
+		} else {
+			row = tx.QueryRow(ctx, s.q("booked_retry"), r.w.Dead.ID)
+		}
+		switch err := row.Scan(&f.seq, &f.state, &f.attempt, &f.granted, &f.crashes, &f.due); {
+		case errors.Is(err, pgx.ErrNoRows):
+		case err != nil:
+			return err
+		default:
+			f.row = true
+		}
+		return tx.QueryRow(ctx, s.q("still_mine"), r.w.Record, r.worker, r.w.Token).Scan(&f.mine)
+	})
+	return f, translate("look at a transaction in doubt", err)
+}
