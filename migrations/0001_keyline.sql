@@ -13,6 +13,7 @@
 {{ template "v1/flush.sql" . }}
 {{ template "v1/hold.sql" . }}
 {{ template "v1/recover.sql" . }}
+{{ template "v1/sweep.sql" . }}
 {{ template "v1/command.sql" . }}
 {{ template "v1/views.sql" . }}
 ---- create above / drop below ----

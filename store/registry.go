@@ -155,7 +155,10 @@ func (s *Store) registryChanges(ctx context.Context, on queryer, defs []Definiti
 	var changes []change
 	if ordering != "" && ordering != now {
 		changes = append(changes, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, s.q("set_ordering"), ordering)
+			if _, err := tx.Exec(ctx, s.q("set_ordering"), ordering); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, s.q("wake_all"))
 			return err
 		})
 	}
@@ -293,9 +296,9 @@ func notNil(list []string) []string {
 }
 
 // transitions are the status changes that an operator may ask for, with the
-// sweep that each needs.
+// sweep that each needs. Even a pause wakes: what held siblings back (scope) holds no more.
 var transitions = map[core.Status]map[core.Status]string{
-	core.Active:      {core.Paused: sweepNothing, core.Disabled: sweepClear, core.Retired: sweepClear},
+	core.Active:      {core.Paused: sweepWake, core.Disabled: sweepClear, core.Retired: sweepClear},
 	core.Paused:      {core.Active: sweepWake, core.Disabled: sweepClear, core.Retired: sweepClear},
 	core.Disabled:    {core.Active: sweepWake, core.Retired: sweepClear},
 	core.Backfilling: {core.Disabled: sweepClear, core.Retired: sweepClear},
@@ -328,7 +331,7 @@ func (s *Store) SetStatus(ctx context.Context, name string, to core.Status, acto
 				return fmt.Errorf("consumer %s is still being disabled: %w", name, keylinetype.ErrConflict)
 			}
 		}
-		if _, err := tx.Exec(ctx, s.q("set_status"), row.ID, to, optionalText(sweep)); err != nil {
+		if _, err := tx.Exec(ctx, s.q("set_status"), row.ID, to, sweep); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, s.q("audit"), actor, "consumer_"+string(to), name, reason, []byte("{}"))

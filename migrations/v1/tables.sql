@@ -76,11 +76,18 @@ create table {{.schema}}.consumers (
   transactional boolean not null,
   contract_only boolean not null default false,
   internal boolean not null default false,
-  -- A sweep in progress: what it is and the last record that it has passed.
+  -- A sweep in progress: what it is and the last record that it has passed (see sweep.sql).
   sweep text,
   sweep_record bigint not null default 0,
   created_at timestamptz not null default clock_timestamp(),
   updated_at timestamptz not null default clock_timestamp()
+);
+
+-- Records that a sweep found locked and has to come back to.
+create table {{.schema}}.sweep_left (
+  consumer_id integer not null,
+  record_id bigint not null,
+  primary key (consumer_id, record_id)
 );
 
 create table {{.schema}}.event_types (

@@ -1,1 +1,1 @@
-select sweep is not null from {{.schema}}.consumers where id = $1
+select coalesce(sweep = 'clear', false) from {{.schema}}.consumers where id = $1

@@ -1,0 +1,1 @@
+select consumer, outcome from {{.schema}}.sweep($1, $2)
