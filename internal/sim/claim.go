@@ -92,12 +92,14 @@ func (t *Twin) Load(q core.LoadRequest) (l core.Loaded, ok bool) {
 	return l, true
 }
 
-// withDead adds the dead letter that a command is about, as it stands.
+// withDead adds the dead letter that a command is about, as it stands: it
+// names the consumer and the seq.
 func (t *Twin) withDead(c core.Command) core.Command {
 	for _, d := range t.dead {
-		if c.DeadLetter == d.ID {
+		if c.DeadLetter == d.ID && d.Record == c.Record {
 			row := d.DeadRetry
-			c.Dead, c.DeadOpen = &row, d.Status == core.DeadAgain
+			row.DueAt, row.Started = time.Time{}, false
+			c.Consumer, c.Seq, c.Dead, c.DeadOpen = d.Consumer, d.Seq, &row, d.Status == core.DeadAgain
 		}
 	}
 	return c

@@ -153,14 +153,22 @@ func (t *Twin) deadLetter(x *core.DeadLetter) {
 }
 
 func (t *Twin) deadUpdate(u *core.DeadUpdate) {
-	if (u.Status == core.DeadWaiting) == u.DueAt.IsZero() {
-		fail("dead letter constraint: %+v: due if and only if retrying", *u)
+	if u.ID == 0 {
+		t.closeDead(u)
+		return
+	}
+	if u.Status == core.DeadWaiting && u.DueAt.IsZero() {
+		fail("dead letter constraint: %+v: retrying without a due time", *u)
 	}
 	for _, d := range t.dead {
-		if d.Record != u.Record || (d.ID != u.ID && (u.ID != 0 || d.Consumer != u.Consumer || d.Seq != u.Seq)) {
+		if d.ID != u.ID || d.Record != u.Record {
 			continue
 		}
-		d.Status, d.Attempt, d.Granted, d.Crashes, d.Started, d.DueAt = u.Status, u.Attempt, u.Granted, u.Crashes, u.Started, u.DueAt
+		d.Status, d.Attempt, d.Granted, d.Crashes, d.Started = u.Status, u.Attempt, u.Granted, u.Crashes, u.Started
+		d.DueAt = time.Time{}
+		if u.Status == core.DeadWaiting {
+			d.DueAt = u.DueAt
+		}
 		if u.Reason != "" {
 			d.Reason = u.Reason
 		}
@@ -169,6 +177,17 @@ func (t *Twin) deadUpdate(u *core.DeadUpdate) {
 		}
 		if u.Status == core.DeadAgain {
 			d.FailedAt = u.At
+		}
+	}
+}
+
+// closeDead closes whatever dead letter the head delivery of a consumer has.
+func (t *Twin) closeDead(u *core.DeadUpdate) {
+	for _, d := range t.dead {
+		if d.Record == u.Record && d.Seq == u.Seq && d.Consumer == u.Consumer &&
+			(d.Status == core.DeadAgain || d.Status == core.DeadWaiting) &&
+			(u.Status == core.DeadDelivered || u.Status == core.DeadResolved) {
+			d.Status, d.DueAt, d.Started, d.Attempt = u.Status, time.Time{}, false, max(d.Attempt, u.Attempt)
 		}
 	}
 }

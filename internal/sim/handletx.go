@@ -57,10 +57,17 @@ func (x *Tx) Commit(b core.Booking) TxResult {
 
 // commitDead is a dead letter's retry: its fence is the dead letter's attempt.
 func (x *Tx) commitDead(b core.Booking) TxResult {
-	for _, d := range x.twin.dead {
-		if d.ID == x.work.Dead.ID && d.Status == core.DeadWaiting && d.Attempt == x.work.Dead.Attempt {
-			x.twin.book(&b)
+	t, w := x.twin, x.work
+	for _, d := range t.dead {
+		if d.ID != w.Dead.ID {
+			continue
+		}
+		if d.Status == core.DeadWaiting && d.Attempt == w.Dead.Attempt {
+			t.book(&b)
 			return TxCommitted
+		}
+		if t.Holds(x.worker, w.Record, w.Token) {
+			return TxAlready
 		}
 	}
 	return TxFenced

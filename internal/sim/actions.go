@@ -1,0 +1,343 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/keylinehq/keyline/actors/delivery"
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// workerActions are what can happen in one process.
+func (r *run) workerActions(a *actions, w *worker) {
+	if w.frozen {
+		return
+	}
+	if !w.draining && r.twin.live(w.id) {
+		a.add(8, func() { r.claim(w, r.ch.IntN(3)+1, 0) })
+		if r.oneIn(4) {
+			a.add(4, func() { r.claim(w, 1, int64(r.ch.IntN(r.cfg.Records)+1)) })
+		}
+	}
+	if w.reg.Epoch != r.twin.epoch {
+		a.add(6, func() { r.registryMoved(w) })
+	}
+	for _, h := range w.held {
+		r.holdingActions(a, h)
+	}
+	for _, t := range w.runs {
+		r.taskActions(a, t)
+	}
+}
+
+func (r *run) holdingActions(a *actions, h *holding) {
+	if h.machine == nil {
+		a.add(20, func() { r.load(h) })
+		return
+	}
+	if h.flush != nil {
+		a.add(20, func() { r.applyFlush(h) })
+	}
+	if h.answer != nil {
+		a.add(20, func() {
+			res := *h.answer
+			h.answer = nil
+			r.tell(h, delivery.Flushed{Result: res})
+		})
+	}
+	if h.loading != nil {
+		a.add(15, func() {
+			ranges := h.loading
+			h.loading = nil
+			r.tell(h, delivery.EventsLoaded{Events: r.twin.LoadEvents(ranges)})
+		})
+	}
+	if h.reload {
+		a.add(15, func() { r.reload(h) })
+	}
+	if !h.wakeAt.IsZero() && !h.wakeAt.After(r.twin.Now) {
+		a.add(20, func() { h.wakeAt = time.Time{}; r.tell(h, delivery.Tick{}) })
+	}
+	a.add(1, func() { r.tell(h, delivery.Tick{}) })
+	a.add(4, func() { r.news(h) })
+	if h.reg.Epoch != r.twin.epoch {
+		a.add(2, func() { r.tell(h, delivery.RegistryMoved{}) })
+	}
+	if !r.calm && !h.drained {
+		a.add(1, func() { r.drain(h) })
+	}
+}
+
+func (r *run) drain(h *holding) {
+	r.logf("w%d r%d drain", h.w.name, h.claim.Record)
+	h.drained = true
+	r.tell(h, delivery.Drain{})
+}
+
+func (r *run) news(h *holding) {
+	_, n := r.twin.News(h.claim.Record)
+	r.tell(h, delivery.News{Head: n.Head, Pending: n.Pending})
+}
+
+func (r *run) hosted(w *worker) []int32 {
+	var ids []int32
+	for _, c := range w.reg.Consumers {
+		if c.Hosted {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+func (r *run) claim(w *worker, limit int, only int64) {
+	claims, ok := r.twin.Claim(core.ClaimRequest{Worker: w.id, Limit: limit, Hosted: r.hosted(w), Unbounded: true, Record: only})
+	if !ok {
+		return
+	}
+	for _, c := range claims {
+		r.logf("w%d r%d claim token %d crashes %d unclean %v", w.name, c.Record, c.Token, c.Crashes, c.Unclean)
+		r.check.claimed(c)
+		if !r.calm && r.cfg.Faults && r.oneIn(40) {
+			r.logf("w%d r%d the claim's answer is lost", w.name, c.Record)
+			continue // an orphan
+		}
+		w.held = append(w.held, &holding{w: w, claim: c})
+	}
+}
+
+func (r *run) load(h *holding) {
+	loaded, ok := r.twin.Load(core.LoadRequest{Claim: h.claim, Limit: max(r.cfg.LoadLimit, 1)})
+	if !ok {
+		r.logf("w%d r%d load: fenced", h.w.name, h.claim.Record)
+		h.stopped = true
+		h.w.drop(h)
+		return
+	}
+	r.logf("w%d r%d load head %d base %d rows %v", h.w.name, h.claim.Record, loaded.Head, loaded.Base, rows(loaded.Checkpoints))
+	r.start(h, loaded)
+}
+
+func (r *run) registryMoved(w *worker) {
+	w.reg = r.twin.Registry(w.local)
+	r.logf("w%d reads registry %d", w.name, w.reg.Epoch)
+	for _, h := range slices.Clone(w.held) {
+		if h.live() && h.reg.Epoch != w.reg.Epoch {
+			r.tell(h, delivery.RegistryMoved{})
+		}
+	}
+}
+
+// reload is two reads: the registry, then the record.
+func (r *run) reload(h *holding) {
+	if h.newReg == nil {
+		h.newReg = r.twin.Registry(h.w.local)
+		if r.oneIn(3) {
+			return
+		}
+	}
+	reg := h.newReg
+	loaded, ok := r.twin.Load(core.LoadRequest{Claim: h.claim, Limit: max(r.cfg.LoadLimit, 1)})
+	h.newReg, h.reload = nil, false
+	if !ok {
+		r.tell(h, delivery.Fenced{})
+		return
+	}
+	if reg.Epoch > h.w.reg.Epoch {
+		h.w.reg = reg
+	}
+	h.reg = reg
+	r.logf("w%d r%d reloaded epoch %d base %d rows %v", h.w.name, h.claim.Record, reg.Epoch, loaded.Base, rows(loaded.Checkpoints))
+	r.tell(h, delivery.Reloaded{Registry: reg, Loaded: loaded})
+}
+
+// applyFlush executes a flush; its answer may be lost, so that it is sent again.
+func (r *run) applyFlush(h *holding) {
+	res := r.commit(h.w.id, h.epoch, *h.flush)
+	r.logf("w%d r%d flushed %+v", h.w.name, h.claim.Record, res)
+	if !r.calm && r.oneIn(8) {
+		r.logf("w%d r%d the flush's answer is lost", h.w.name, h.claim.Record)
+		return
+	}
+	h.flush, h.answer = nil, &res
+}
+
+func (r *run) commit(worker, epoch int64, f core.Flush) core.FlushResult {
+	was := r.check.before(f.Record)
+	res := r.twin.Flush(worker, epoch, f)
+	if res.Busy {
+		r.stats.BusyFlushes++
+	}
+	if f.Clear && res.Status <= core.FlushGone {
+		r.stats.Cleared++
+	}
+	if res.Status == core.FlushGone {
+		if f.Then == core.Release {
+			r.stats.Released++
+		}
+		r.stats.Wants += len(f.Wants)
+	}
+	r.check.flushed(was, &f, res)
+	return res
+}
+
+func (r *run) taskActions(a *actions, t *task) {
+	w := t.h.w
+	switch t.state {
+	case withdrawn:
+		a.add(20, func() {
+			w.remove(t)
+			r.tell(t.h, delivery.NotStarted{Work: t.work})
+		})
+	case queued:
+		if !r.pairBusy(t) {
+			a.add(20, func() { r.begin(t) })
+		}
+		if r.cfg.Breakers && !r.calm && r.oneIn(6) {
+			a.add(3, func() { r.refuse(t) })
+		}
+	case running:
+		a.add(15, func() { r.end(t) })
+	case committed:
+		a.add(15, func() { r.confirm(t) })
+	}
+}
+
+// pairBusy: a process never starts a pair while an older handler of it runs here.
+func (r *run) pairBusy(t *task) bool {
+	return slices.ContainsFunc(t.h.w.runs, func(o *task) bool {
+		return o != t && o.state >= running && o.work.Record == t.work.Record && o.work.Consumer.ID == t.work.Consumer.ID
+	})
+}
+
+func (r *run) refuse(t *task) {
+	until := r.twin.Now.Add(time.Duration(1+r.ch.IntN(15)) * time.Second)
+	r.logf("w%d r%d  c%d refused until +%v", t.h.w.name, t.work.Record, t.work.Consumer.ID, until.Sub(r.twin.Now))
+	t.h.w.remove(t)
+	r.check.refused(t, until)
+	r.tell(t.h, delivery.NotStarted{Work: t.work, Until: until})
+}
+
+// begin lets a queued delivery run.
+func (r *run) begin(t *task) {
+	w := t.h.w
+	if t.work.Consumer.Transactional {
+		if t.tx = r.twin.BeginTx(w.id, t.work); t.tx == nil {
+			r.finish(t, core.Outcome{Err: keylinetype.ErrFenced, Fenced: true})
+			return
+		}
+		r.stats.Txs++
+	}
+	r.logf("w%d r%d  begin c%d %v attempt %d redelivered %v", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), t.work.Attempt, t.work.Redelivered)
+	r.check.begins(t)
+	t.state = running
+	for _, e := range t.work.Events {
+		if r.poison[dkey{pair{e.Record, t.work.Consumer.ID}, e.Seq}] && (r.cfg.Faults || r.calm) {
+			r.stats.Killed++
+			r.logf("w%d is killed by the event", w.name)
+			r.kill(w)
+			return
+		}
+	}
+}
+
+var errHandler = errors.New("handler failed")
+
+// outcome draws how a handler ends.
+func (r *run) outcome(t *task) core.Outcome {
+	now := r.twin.Now
+	out := core.Outcome{Begun: now, Ended: now}
+	switch {
+	case t.cancelled, t.h.w.draining && r.oneIn(3), r.cfg.Errors && !r.calm && r.oneIn(60):
+		out.Err, out.Cancelled = errHandler, true
+	case r.calm || !r.cfg.Errors:
+	default:
+		r.drawError(&out)
+	}
+	return out
+}
+
+func (r *run) drawError(out *core.Outcome) {
+	switch n := r.ch.IntN(20); n {
+	case 0, 1, 2:
+		out.Err = errHandler
+	case 3:
+		out.Err = keylinetype.Permanent(errHandler)
+	case 4:
+		out.Err = keylinetype.RetryAfter(errHandler, time.Duration(r.ch.IntN(3))*time.Second)
+	case 5:
+		out.Err = keylinetype.Snooze(time.Duration(r.ch.IntN(3)) * time.Second)
+	case 6:
+		out.Err = keylinetype.Skip("not for us")
+	case 7:
+		out.Err, out.Stack = errHandler, "goroutine 1"
+	}
+}
+
+// end ends a running handler.
+func (r *run) end(t *task) {
+	out := r.outcome(t)
+	if t.tx == nil {
+		r.check.ended(t, &out)
+		r.finish(t, out)
+		return
+	}
+	t.out = out
+	if out.Cancelled && r.oneIn(2) {
+		t.tx.Rollback() // the bookkeeping is left to the record's flush
+		r.check.ended(t, &out)
+		r.finish(t, out)
+		return
+	}
+	t.booked = delivery.Decide(r.twin.Now, r.ch.Float64, t.work.Consumer, &t.work, &out)
+	r.commitTx(t)
+}
+
+func (r *run) commitTx(t *task) {
+	was := r.check.before(t.work.Record)
+	result := t.tx.Commit(t.booked)
+	t.tx = nil
+	r.logf("w%d r%d  commit c%d %v: %d", t.h.w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), result)
+	if result == TxCommitted {
+		r.check.ended(t, &t.out)
+		r.check.booked(was, t)
+		if !r.calm && r.oneIn(8) {
+			r.logf("w%d r%d  the commit's answer is lost", t.h.w.name, t.work.Record)
+			t.state = committed
+			return
+		}
+	}
+	r.answerTx(t, result)
+}
+
+func (r *run) answerTx(t *task, result TxResult) {
+	if result == TxFenced {
+		r.finish(t, core.Outcome{Err: keylinetype.ErrFenced, Fenced: true})
+		return
+	}
+	out := t.out
+	out.Booked = &t.booked
+	r.finish(t, out)
+}
+
+// confirm finds out what became of a commit: it books again until booked or fenced.
+func (r *run) confirm(t *task) {
+	if t.tx = r.twin.BeginTx(t.h.w.id, t.work); t.tx == nil {
+		r.answerTx(t, TxFenced)
+		return
+	}
+	was := r.check.before(t.work.Record)
+	result := t.tx.Commit(t.booked)
+	t.tx = nil
+	r.check.booked(was, t)
+	r.answerTx(t, result)
+}
+
+// finish tells the machine; one that has stopped is not told.
+func (r *run) finish(t *task, out core.Outcome) {
+	r.logf("w%d r%d  end c%d %v: %v cancelled %v fenced %v", t.h.w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events),
+		out.Err, out.Cancelled, out.Fenced)
+	t.h.w.remove(t)
+	r.tell(t.h, delivery.Ended{Work: t.work, Outcome: out})
+}

@@ -1,0 +1,281 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// dkey names a delivery: one event to one consumer.
+type dkey struct {
+	pair
+	seq int64
+}
+
+// checker keeps books of its own: what handlers saw and said, and what the twin
+// held before. It knows nothing of the machine but its effects.
+type checker struct {
+	r    *run
+	twin *Twin
+	// seen are the deliveries of which a handler has begun.
+	seen map[dkey]*history
+	// pos are the flushed positions as last looked at; base the records' bases.
+	pos    map[pair]int64
+	status map[int32]core.Status
+	base   map[int64]int64
+	rows   map[pair]core.Checkpoint
+	deads  map[int64]DeadRow
+	// clean are the tokens whose claims ended as asked.
+	clean map[int64]bool
+	// loosed are pairs whose place was given up by disabling: what was not flushed may come again.
+	loosed map[pair]time.Time
+	// endedAt is when a record's last claim ended.
+	endedAt map[int64]time.Time
+	// refusedTo is the latest probe time of a breaker, by consumer.
+	refusedTo map[int32]time.Time
+	// crashed counts, by delivery, the recoveries that found it written ahead.
+	crashed map[dkey]int
+}
+
+// history is what is known of one delivery.
+type history struct {
+	begun     int
+	successes []success
+	last      attempt
+	// cancelled: the last run was cut short by the runtime.
+	cancelled bool
+}
+
+type success struct {
+	token int64
+	at    time.Time
+}
+
+// attempt is a run that has ended.
+type attempt struct {
+	token    int64
+	attempt  int
+	granted  int
+	charged  bool
+	terminal bool // by the outcome and the consumer's policy
+	reason   core.DeadReason
+	batch    bool
+	// notBefore is the earliest time of the next run, unless an operator says otherwise.
+	notBefore time.Time
+	at        time.Time
+}
+
+func newChecker(r *run) *checker {
+	return &checker{
+		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
+		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
+		loosed: map[pair]time.Time{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
+	}
+}
+
+func (c *checker) history(k dkey) *history {
+	h := c.seen[k]
+	if h == nil {
+		h = &history{}
+		c.seen[k] = h
+	}
+	return h
+}
+
+func (c *checker) registered(id int32) {
+	for _, rec := range c.twin.records {
+		c.pos[pair{rec.id, id}] = c.twin.Position(rec.id, id)
+	}
+	c.status[id] = c.twin.consumers[id-1].Status
+	if c.status[id] == core.Backfilling {
+		for _, rec := range c.twin.records {
+			c.pos[pair{rec.id, id}] = 0
+		}
+	}
+}
+
+// alive: a machine that is not stopped waits for something that will come, and
+// holds a claim without a handler only for a moment.
+func (c *checker) alive(h *holding) {
+	if !h.live() || h.flush != nil || h.answer != nil || h.loading != nil || h.reload {
+		return
+	}
+	for _, t := range h.w.runs {
+		if t.h == h {
+			return
+		}
+	}
+	switch {
+	case h.wakeAt.IsZero():
+		fail("w%d record %d: the machine waits for nothing", h.w.name, h.claim.Record)
+	case h.wakeAt.After(c.twin.Now.Add(time.Second)):
+		fail("w%d record %d: the machine holds the claim for %v with nothing to do", h.w.name, h.claim.Record, h.wakeAt.Sub(c.twin.Now))
+	}
+}
+
+func (c *checker) claimed(cl core.Claim) {}
+
+func (c *checker) refused(t *task, until time.Time) {
+	id := t.work.Consumer.ID
+	if until.After(c.refusedTo[id]) {
+		c.refusedTo[id] = until
+	}
+}
+
+// beforeRecovery notes which claims are about to be freed with an attempt written ahead.
+func (c *checker) beforeRecovery() {
+	for k, row := range c.twin.checkpoints {
+		rec := c.twin.record(k.record)
+		if row.State != core.Started || rec.mailbox == nil || rec.mailbox.ClaimedBy == 0 {
+			continue
+		}
+		if seq := c.nextSeq(rec, c.twin.consumers[k.consumer-1], row.Seq); seq > 0 {
+			c.crashed[dkey{k, seq}]++
+		}
+	}
+}
+
+// applies is the checker's own reading of the registry.
+func (c *checker) applies(row *consumerRow, e *core.Event) core.Applicability {
+	if row.ContractOnly || !slices.ContainsFunc(row.Types, func(g string) bool { return glob(g, e.Type) }) {
+		return core.NotApplicable
+	}
+	if row.Versions != nil && !slices.Contains(row.Versions, e.Version) {
+		return core.UnsupportedVersion
+	}
+	return core.Applies
+}
+
+// glob knows the globs that the runs use: one star at the end.
+func glob(pattern, s string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(s, prefix)
+	}
+	return pattern == s
+}
+
+// nextSeq is the seq of the first event above `after` that concerns a consumer; 0: none.
+func (c *checker) nextSeq(rec *record, row *consumerRow, after int64) int64 {
+	for i := range rec.events {
+		if e := &rec.events[i]; e.Seq > after && c.applies(row, e) != core.NotApplicable {
+			return e.Seq
+		}
+	}
+	return 0
+}
+
+// deadRow finds the dead letter of a delivery.
+func (c *checker) deadRow(k dkey) *DeadRow {
+	for _, d := range c.twin.dead {
+		if d.Record == k.record && d.Consumer == k.consumer && d.Seq == k.seq {
+			return d
+		}
+	}
+	return nil
+}
+
+func (c *checker) skipped(k dkey) bool {
+	for s := range c.twin.skips {
+		if s.pair == k.pair && s.seq == k.seq {
+			return true
+		}
+	}
+	return false
+}
+
+// operatorActs reports whether a command about this consumer is under way on the record.
+func (c *checker) operatorActs(record int64, consumer int32) bool {
+	return slices.ContainsFunc(c.twin.commands, func(x *CommandRow) bool {
+		if x.DeadLetter != 0 {
+			for _, d := range c.twin.dead {
+				if d.ID == x.DeadLetter && d.Consumer == consumer && d.Record == record {
+					return !x.Applied
+				}
+			}
+			return false
+		}
+		return x.Record == record && !x.Applied && (x.Consumer == 0 || x.Consumer == consumer)
+	})
+}
+
+func (c *checker) lockstep() bool { return c.twin.ordering == keylinetype.Lockstep }
+
+// atTheEnd: nothing is lost, nothing waits.
+func (c *checker) atTheEnd() {
+	for _, rec := range c.twin.records {
+		if rec.head == 0 {
+			continue
+		}
+		if rec.mailbox != nil {
+			fail("record %d is not settled: %s", rec.id, c.r.describe())
+		}
+		for _, row := range c.twin.consumers {
+			if p := c.twin.Position(rec.id, row.ID); p != rec.head {
+				fail("record %d consumer %d ends at %d of %d", rec.id, row.ID, p, rec.head)
+			}
+		}
+		if c.twin.commandsWait(rec.id) {
+			fail("record %d: a command was never applied", rec.id)
+		}
+		if c.twin.retriesWait(rec.id) {
+			fail("record %d: a dead letter's retry was never carried out", rec.id)
+		}
+	}
+	c.r.stats.Dead = len(c.twin.dead)
+	c.r.stats.Skips = len(c.twin.skips)
+	for _, x := range c.twin.commands {
+		if x.Done {
+			c.r.stats.CommandsDone++
+		}
+	}
+}
+
+func seqs(events []core.Event) []int64 {
+	out := make([]int64, len(events))
+	for i := range events {
+		out[i] = events[i].Seq
+	}
+	return out
+}
+
+func rows(list []core.Checkpoint) string {
+	var b strings.Builder
+	for _, k := range list {
+		fmt.Fprintf(&b, "[c%d@%d %s a%d g%d x%d]", k.Consumer, k.Seq, k.State, k.Attempt, k.Granted, k.Crashes)
+	}
+	return b.String()
+}
+
+func describe(f *core.Flush) string {
+	s := fmt.Sprintf("%s head %d cursor %d up %s del %v", [...]string{"keep", "SETTLE", "HANDBACK", "RELEASE"}[f.Then], f.Head, f.Cursor, rows(f.Upserts), f.Deletes)
+	if f.Clear {
+		s += " clear"
+	}
+	if n := len(f.DeadLetters) + len(f.DeadUpdates) + len(f.Skips) + len(f.Applied); n > 0 {
+		s += fmt.Sprintf(" dead %d/%d skips %d applied %v", len(f.DeadLetters), len(f.DeadUpdates), len(f.Skips), f.Applied)
+	}
+	if f.Then == core.HandBack {
+		s += fmt.Sprintf(" due %v wants %v %v", f.DueAt.Sub(epochStart), f.Wants, f.WantsDueAt.Sub(epochStart))
+	}
+	return s
+}
+
+func (r *run) describe() string {
+	var b strings.Builder
+	for _, rec := range r.twin.records {
+		fmt.Fprintf(&b, "\nrecord %d head %d cursor %d mailbox %+v", rec.id, rec.head, rec.cursor, rec.mailbox)
+		for _, c := range r.twin.consumers {
+			if k, ok := r.twin.checkpoints[pair{rec.id, c.ID}]; ok {
+				fmt.Fprintf(&b, " %s", rows([]core.Checkpoint{k}))
+			}
+		}
+	}
+	for _, w := range r.workers {
+		fmt.Fprintf(&b, "\nw%d id %d live %v draining %v held %d runs %d", w.name, w.id, r.twin.live(w.id), w.draining, len(w.held), len(w.runs))
+	}
+	return b.String()
+}
