@@ -12,6 +12,8 @@ import (
 const (
 	stateWorkerNotLive   = "KL020"
 	stateClaimLost       = "KL021"
+	stateNoRecord        = "KL006"
+	stateCheck           = "23514"
 	stateReadOnly        = "25006"
 	stateSerialization   = "40001"
 	stateDeadlock        = "40P01"
@@ -39,6 +41,10 @@ func translate(what string, err error) error {
 		return nil
 	case sqlState(err) == stateWorkerNotLive || sqlState(err) == stateClaimLost:
 		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrFenced, err)
+	case sqlState(err) == stateNoRecord:
+		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrNotFound, err)
+	case sqlState(err) == stateCheck:
+		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrInvalid, err)
 	case unavailable(err):
 		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrUnavailable, err)
 	}

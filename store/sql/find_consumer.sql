@@ -1,0 +1,1 @@
+select c.id from {{.schema}}.consumers c where c.name = $1
