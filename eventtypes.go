@@ -245,7 +245,7 @@ func (r registration) difference(ctx context.Context, tx pgx.Tx) (d difference, 
 const barrierLockTimeout = "200ms"
 
 func takeBarrier(ctx context.Context, tx pgx.Tx, statements *clientsql.Statements) error {
-	if _, err := tx.Exec(ctx, "select set_config('lock_timeout', $1, true)", barrierLockTimeout); err != nil {
+	if _, err := tx.Exec(ctx, statements.LockTimeout, barrierLockTimeout); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, statements.RegistryBarrier)

@@ -158,7 +158,7 @@ type inProcessCallKey struct{}
 
 // inProcessTask is an event on its way to the consumers.
 type inProcessTask struct {
-	ctx   context.Context //nolint:containedctx // it is the handler's argument, carried over the queue
+	ctx   context.Context // the handler's argument, carried over the queue
 	db    PGX
 	event Event
 	call  *inProcessCall
