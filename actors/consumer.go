@@ -24,15 +24,15 @@ type consumerActor struct {
 
 // consumerProps are shared by all consumer actors: what they need comes with
 // the ticket.
-func consumerProps() *actor.Props {
-	return actor.PropsFromProducer(func() actor.Actor { return &consumerActor{} })
+func consumerProps(crew *Crew) *actor.Props {
+	return crew.Props(func() actor.Actor { return &consumerActor{} })
 }
 
 func (c *consumerActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *run:
 		t := (*Ticket)(m)
-		go t.exec(c.incarnation(t))
+		t.seat.env.Crew.run(c.incarnation(t), t)
 	case *raised:
 		// Not an accident: the failure becomes the actor's own, for its
 		// supervisor to decide about.

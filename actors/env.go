@@ -93,7 +93,8 @@ type NewMachine func(*core.Registry, core.Loaded, delivery.Options) (Machine, []
 type Request struct {
 	Record, Token int64
 	Incarnation   int32
-	Limit         int
+	// Epoch is that of the registry that the record goes by.
+	Epoch int64
 }
 
 // End is how a seat's record ended.
@@ -116,6 +117,7 @@ type Env struct {
 	Gate       Gate
 	Pairs      *Pairs
 	Machine    NewMachine
+	Crew       *Crew
 	// Options are the machines' settings; Now is filled in.
 	Options delivery.Options
 	Log     *slog.Logger
@@ -127,7 +129,7 @@ type Env struct {
 
 // Init prepares what the actors share; call it once, before the first spawn.
 func (e *Env) Init() {
-	e.consumerProps = consumerProps()
+	e.consumerProps = consumerProps(e.Crew)
 }
 
 // errChildEnded is the outcome of a run whose consumer actor ended before it

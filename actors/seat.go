@@ -54,7 +54,7 @@ func NewSeat(env *Env, host Host) *Seat {
 
 // Props are the properties of the seat's record actor.
 func (s *Seat) Props() *actor.Props {
-	return actor.PropsFromProducer(func() actor.Actor { return &recordActor{seat: s, env: s.env} })
+	return s.env.Crew.Props(func() actor.Actor { return &recordActor{seat: s, env: s.env} })
 }
 
 // Bind tells the seat its actor. What is sent before is lost.

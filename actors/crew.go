@@ -1,0 +1,138 @@
+package actors
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/asynkron/protoactor-go/actor"
+)
+
+// Crew is the goroutines that a worker's actors and handlers run on. A
+// goroutine that is made anew for every message, as the actor library does, and
+// for every handler, grows its stack each time; these keep theirs. (Seen: more
+// than half of a drain's processor time went into growing stacks.)
+type Crew struct {
+	queue   chan *mailbox
+	n       int // goroutines that run actors
+	closed  atomic.Bool
+	workers sync.WaitGroup
+
+	mu   sync.Mutex
+	idle []*hand
+	off  bool
+}
+
+const (
+	// crewQueue is how many actors may wait to be run; beyond it each gets a
+	// goroutine of its own.
+	crewQueue = 8192
+	// idleHands is how many goroutines are kept for the next handlers.
+	idleHands = 256
+	// throughput is how many messages are handled between two recovers, and
+	// maxTurns how often that is done before other actors have their turn.
+	throughput = 50
+	maxTurns   = 4
+)
+
+// NewCrew starts the goroutines that run actors. Receives do not block, so a
+// few per processor are enough.
+func NewCrew() *Crew {
+	c := &Crew{queue: make(chan *mailbox, crewQueue), n: 2 * runtime.GOMAXPROCS(0)}
+	for range c.n {
+		c.workers.Go(c.work)
+	}
+	return c
+}
+
+// Props makes the properties of an actor that runs on the crew.
+func (c *Crew) Props(producer actor.Producer) *actor.Props {
+	return actor.PropsFromProducer(producer, actor.WithMailbox(func() actor.Mailbox { return &mailbox{crew: c} }))
+}
+
+func (c *Crew) work() {
+	for m := range c.queue {
+		if m == nil {
+			return
+		}
+		m.run()
+	}
+}
+
+func (c *Crew) schedule(m *mailbox) {
+	if !c.closed.Load() {
+		select {
+		case c.queue <- m:
+			return
+		default:
+		}
+	}
+	go m.run()
+}
+
+// hand is a goroutine that runs handlers, one after the other.
+type hand struct{ next chan job }
+
+type job struct {
+	ctx    context.Context
+	ticket *Ticket
+}
+
+// run runs a ticket's handler on a goroutine that has nothing else to do, and
+// perhaps has run others before.
+func (c *Crew) run(ctx context.Context, t *Ticket) {
+	c.mu.Lock()
+	var h *hand
+	if n := len(c.idle); n > 0 {
+		h = c.idle[n-1]
+		c.idle = c.idle[:n-1]
+	}
+	c.mu.Unlock()
+	if h == nil {
+		h = &hand{next: make(chan job, 1)}
+		go c.serve(h)
+	}
+	h.next <- job{ctx, t}
+}
+
+// serve is a hand's life. A handler that ends its goroutine (runtime.Goexit)
+// ends the hand with it.
+func (c *Crew) serve(h *hand) {
+	for j := range h.next {
+		j.ticket.exec(j.ctx)
+		if !c.rest(h) {
+			return
+		}
+	}
+}
+
+// rest puts a hand back; false where there are enough.
+func (c *Crew) rest(h *hand) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.off || len(c.idle) >= idleHands {
+		return false
+	}
+	c.idle = append(c.idle, h)
+	return true
+}
+
+// Close lets the goroutines end: at once where they are idle, else after what
+// they are at. It waits for those that run actors, not for handlers. What is
+// scheduled later runs on goroutines of its own.
+func (c *Crew) Close() {
+	c.mu.Lock()
+	idle := c.idle
+	c.idle, c.off = nil, true
+	c.mu.Unlock()
+	for _, h := range idle {
+		close(h.next)
+	}
+	if c.closed.CompareAndSwap(false, true) {
+		for range c.n {
+			c.queue <- nil
+		}
+		c.workers.Wait()
+	}
+}
