@@ -1,0 +1,188 @@
+package listener
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// allEnd leaves no transaction open.
+func allEnd(*twinTx) bool { return false }
+
+var txShapes = [][]string{
+	{"append", "commit"},
+	{"append", "append", "commit"},
+	{"append", "abort"},
+	{"savepoint", "append", "rollback", "commit"},
+	{"savepoint", "append", "rollback", "append", "commit"},
+	{"append", "savepoint", "append", "rollback", "commit"},
+	{"wants", "commit"},
+	{"append", "wants", "commit"},
+}
+
+// drawTwin makes workers of which the last may host less than the others, and
+// transactions of any shape.
+func drawTwin(t *rapid.T) *twin {
+	hosts := [][]int32{{7}}
+	for range rapid.IntRange(0, 2).Draw(t, "more workers") {
+		if rapid.Bool().Draw(t, "hosts all") {
+			hosts = append(hosts, []int32{7})
+		} else {
+			hosts = append(hosts, nil)
+		}
+	}
+	s := newTwin(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }, twinTiming, hosts...)
+	s.retries = rapid.IntRange(0, 3).Draw(t, "retries")
+	for range rapid.IntRange(1, 6).Draw(t, "transactions") {
+		s.txs = append(s.txs, &twinTx{ops: slices.Clone(rapid.SampledFrom(txShapes).Draw(t, "shape"))})
+	}
+	return s
+}
+
+// In every interleaving, committed work is claimed without a fallback poll:
+// either the appender notified somebody who answers, or a worker claims after
+// the transaction has ended. Cancelled requests that are granted all the same,
+// lost sessions, lost listen connections, rearming, saturation, rollbacks to
+// savepoints, retries and workers that host different consumers included.
+func TestPolicyLosesNoWakeUp(t *testing.T) {
+	seen := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawTwin(t)
+		for range rapid.IntRange(0, 120).Draw(t, "steps") {
+			s.do(s.steps(rapid.IntRange(0, 9).Draw(t, "fault") == 0))
+		}
+		if err := s.settle(allEnd); err != nil {
+			t.Fatalf("%v: %v", err, s)
+		}
+		if lost := s.waiting(); len(lost) > 0 {
+			t.Fatalf("records %v wait for the fallback poll: %v", lost, s)
+		}
+		for k, n := range s.seen {
+			seen[k] += n
+		}
+	})
+	requireSeen(t, seen, "decided: nobody sleeps", "decided: notify", "granted though cancelled",
+		"retry", "wake granted", "wake notified", "wake due", "wake linger", "wake catch_up",
+		"wake reconnected")
+}
+
+// A transaction that stays open, having decided that nobody sleeps, holds up
+// its own work alone: what others commit meanwhile is claimed, though no worker
+// can get the sleep lock.
+func TestPolicyOneOpenTransactionHoldsUpNobodyElse(t *testing.T) {
+	seen := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawTwin(t)
+		long := &twinTx{ops: []string{"append", "commit"}}
+		s.txs = append(s.txs, long)
+		s.txStep(long) // decides before anybody sleeps
+		open := func(tx *twinTx) bool { return tx == long }
+		for range rapid.IntRange(0, 120).Draw(t, "steps") {
+			var can []twinStep
+			for _, st := range s.steps(rapid.IntRange(0, 9).Draw(t, "fault") == 0) {
+				if st.name != fmt.Sprintf("tx%d", len(s.txs)-1) {
+					can = append(can, st)
+				}
+			}
+			s.do(can)
+		}
+		if err := s.settle(open); err != nil {
+			t.Fatalf("%v: %v", err, s)
+		}
+		if lost := s.waiting(); len(lost) > 0 {
+			t.Fatalf("records %v wait for the long transaction or the fallback poll: %v", lost, s)
+		}
+		if s.seen["wake granted"] > 0 {
+			t.Fatalf("the sleep lock was granted beside a shared holder: %v", s)
+		}
+		// And when it ends, that alone is the wake-up.
+		if err := s.settle(allEnd); err != nil {
+			t.Fatalf("%v: %v", err, s)
+		}
+		if lost := s.waiting(); len(lost) > 0 {
+			t.Fatalf("the end of the long transaction woke nobody for %v: %v", lost, s)
+		}
+		for k, n := range s.seen {
+			seen[k] += n
+		}
+	})
+	requireSeen(t, seen, "decided: nobody sleeps", "decided: notify", "wake catch_up", "wake notified")
+}
+
+// requireSeen fails a property whose runs never came into a situation that it
+// claims to cover.
+func requireSeen(t *testing.T, seen map[string]int, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if seen[w] == 0 {
+			t.Errorf("no run has seen %q, only %v", w, slices.Sorted(maps.Keys(seen)))
+		}
+	}
+}
+
+// Every interleaving there is of a transaction with one worker, from the start
+// of both to rest. States that were met before are not entered again.
+func TestPolicyLosesNoWakeUpExhaustively(t *testing.T) {
+	for _, shapes := range [][][]string{
+		txShapes[0:1], txShapes[1:2], txShapes[3:4], txShapes[4:5], txShapes[5:6],
+	} {
+		states, rests := explore(t, shapes)
+		t.Logf("%v: %d states, %d ends", shapes, states, rests)
+		if rests == 0 {
+			t.Errorf("%v: no run came to rest", shapes)
+		}
+	}
+}
+
+// explore goes depth first through all choices, replaying from the start.
+func explore(t *testing.T, shapes [][]string) (states, rests int) {
+	var path, width []int
+	seen := map[string]bool{}
+	// Two catch-up polls and the shortest lingering, to keep it small.
+	timing := twinTiming
+	timing.Linger = timing.LingerPoll
+	for {
+		at := 0
+		s := newTwin(func(n int) int {
+			if at == len(path) {
+				path, width = append(path, 0), append(width, n)
+			}
+			at++
+			return path[at-1]
+		}, timing, []int32{7})
+		s.horizon = 25 * time.Millisecond
+		s.workers[0].hears = true
+		for _, shape := range shapes {
+			s.txs = append(s.txs, &twinTx{ops: shape})
+		}
+		for {
+			steps := s.steps(false)
+			if len(steps) == 0 {
+				rests++
+				if lost := s.waiting(); len(lost) > 0 {
+					t.Fatalf("%v: records %v are not claimed: %v", shapes, lost, s)
+				}
+				break
+			}
+			if at >= len(path) { // new ground, not the replay of a path
+				print := s.fingerprint()
+				if seen[print] {
+					break
+				}
+				seen[print] = true
+			}
+			s.do(steps)
+		}
+		for len(path) > 0 && path[len(path)-1]+1 == width[len(width)-1] {
+			path, width = path[:len(path)-1], width[:len(width)-1]
+		}
+		if len(path) == 0 {
+			return len(seen), rests
+		}
+		path[len(path)-1]++
+	}
+}
