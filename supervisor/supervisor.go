@@ -51,6 +51,7 @@ type Supervisor struct {
 	rejoined     chan struct{} // one slot, for the claim loop
 	fenceReq     chan error    // one slot
 	orphans      chan struct{} // one slot: sweep now
+	more         chan struct{} // one slot: call for others
 
 	// claiming excludes a claim in flight from the orphan sweep: what it is
 	// about to return is held by nobody yet.
