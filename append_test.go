@@ -94,7 +94,9 @@ type door struct {
 
 func pgxDoor(name string, db keyline.PGX, commit func(context.Context) error) door {
 	return door{name,
-		func(ctx context.Context, c *keyline.Client, e keyline.NewEvent) (keyline.Appended, error) { return c.Append(ctx, db, e) },
+		func(ctx context.Context, c *keyline.Client, e keyline.NewEvent) (keyline.Appended, error) {
+			return c.Append(ctx, db, e)
+		},
 		func(ctx context.Context, c *keyline.Client, e []keyline.NewEvent) ([]keyline.Appended, error) {
 			return c.AppendMany(ctx, db, e)
 		}, commit}

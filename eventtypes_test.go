@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
 )
