@@ -142,7 +142,7 @@ func TestPolicyLosesNoWakeUpExhaustively(t *testing.T) {
 func explore(t *testing.T, shapes [][]string) (states, rests int) {
 	var path, width []int
 	seen := map[string]bool{}
-	// Two catch-up polls and the shortest lingering, to keep it small.
+	// One catch-up poll and the shortest lingering, to keep it small.
 	timing := twinTiming
 	timing.Linger = timing.LingerPoll
 	for {
@@ -154,7 +154,7 @@ func explore(t *testing.T, shapes [][]string) (states, rests int) {
 			at++
 			return path[at-1]
 		}, timing, []int32{7})
-		s.horizon = 25 * time.Millisecond
+		s.horizon = 15 * time.Millisecond
 		s.workers[0].hears = true
 		for _, shape := range shapes {
 			s.txs = append(s.txs, &twinTx{ops: shape})
