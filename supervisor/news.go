@@ -14,7 +14,8 @@ const idleSeats = 64
 // newsLoop asks after the records that have been here for a while, in one
 // query for all: new events, commands, another registry.
 func (s *Supervisor) newsLoop() func(context.Context) error {
-	var lastAsked, lastUsed time.Duration
+	lastAsked := s.cfg.Clock.Mono() // for what is asked once a lease
+	var lastUsed time.Duration
 	return func(ctx context.Context) error {
 		for {
 			if clock.Sleep(ctx, s.cfg.Clock, s.cfg.NewsEvery) != nil {

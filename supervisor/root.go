@@ -121,6 +121,10 @@ func (s *Supervisor) seat(registry *core.Registry, loaded *core.Loaded, gen uint
 // assign hands a bound place its record. Whoever fences or drains meanwhile has
 // either seen the place in the table, or is seen here.
 func (s *Supervisor) assign(p *place, registry *core.Registry, loaded core.Loaded, gen uint64) {
+	if s.draining.Load() {
+		s.dropPlace(p) // begins nothing any more; the claim goes back at the end
+		return
+	}
 	p.seat.Assign(registry, loaded, gen)
 	if s.gen() != gen {
 		p.seat.Fence(gen)

@@ -50,8 +50,8 @@ func (s *Supervisor) Stop(ctx context.Context) (Status, error) {
 		return Status{}, nil
 	}
 	if first {
-		go s.shutDown(ctx)
-		<-s.life.done // it is bounded by ctx itself
+		s.shutDown(ctx) // bounded by ctx itself
+		return s.life.status, s.life.err
 	}
 	select {
 	case <-s.life.done:

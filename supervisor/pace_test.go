@@ -1,0 +1,177 @@
+package supervisor
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func testPace() *pace {
+	return newPace(paceConfig{minBatch: 50, maxBatch: 500, poll: 5 * time.Millisecond, moreEvery: 500 * time.Millisecond})
+}
+
+func TestPaceAdaptsItsBatch(t *testing.T) {
+	p := testPace()
+	var limits []int
+	for range 5 {
+		a := p.decide(0, 2000)
+		limits = append(limits, a.limit)
+		p.claimed(0, a, a.limit)
+	}
+	if got := limits; got[0] != 50 || got[1] != 100 || got[4] != 500 {
+		t.Errorf("full claims: %v", got)
+	}
+	a := p.decide(0, 2000)
+	if a.limit != 500 || a.unbounded {
+		t.Errorf("at full load: %+v", a)
+	}
+	busy, dry := p.claimed(0, a, 3)
+	if !busy || dry || p.batch != 250 {
+		t.Errorf("a few: busy %v, dry %v, batch %d", busy, dry, p.batch)
+	}
+	if a := p.decide(0, 2000); a.limit != 0 || a.until != 5*time.Millisecond {
+		t.Errorf("it polls: %+v", a)
+	}
+	if a := p.decide(5*time.Millisecond, 2000); !a.unbounded {
+		t.Errorf("and then looks at everything: %+v", a)
+	}
+}
+
+func TestPaceIsDryOnlyAfterALookAtEverything(t *testing.T) {
+	p := testPace()
+	a := p.decide(0, 2000)
+	p.claimed(0, a, a.limit) // full: the next goes on from here
+	a = p.decide(0, 2000)
+	if busy, dry := p.claimed(0, a, 0); a.unbounded || busy || dry {
+		t.Fatalf("dry after a bounded claim: %+v", a)
+	}
+	a = p.decide(0, 2000)
+	if busy, dry := p.claimed(0, a, 0); !a.unbounded || busy || !dry {
+		t.Fatalf("not dry after a look at everything: %+v", a)
+	}
+	if a := p.decide(time.Hour, 2000); a.limit != 0 || a.until != never {
+		t.Errorf("it sleeps until it is woken: %+v", a)
+	}
+	p.wakeUp(Wake{Unbounded: true, Cause: "granted"})
+	if a := p.decide(time.Hour, 2000); a.limit == 0 || !a.unbounded {
+		t.Errorf("after a grant: %+v", a)
+	}
+}
+
+func TestPaceClaimsNamedRecordsFirst(t *testing.T) {
+	p := testPace()
+	p.claimed(0, p.decide(0, 2000), 0)
+	p.wakeUp(Wake{Records: []int64{7}})
+	p.wakeUp(Wake{Records: []int64{8}})
+	if a := p.decide(0, 2000); len(a.records) != 2 {
+		t.Fatalf("named: %+v", a)
+	}
+	p.claimedRecords(2)
+	if a := p.decide(0, 2000); len(a.records) != 0 || a.limit == 0 || !a.unbounded {
+		t.Errorf("then whatever is due: %+v", a)
+	}
+}
+
+func TestPaceWaitsForRoom(t *testing.T) {
+	p := testPace()
+	a := p.decide(0, 2000)
+	p.claimed(0, a, a.limit)
+	a = p.decide(0, 10)
+	if a.limit != 0 || a.room != p.batch || a.until != 5*time.Millisecond || !a.busy || !a.more {
+		t.Fatalf("too little room: %+v", a)
+	}
+	if a := p.decide(time.Millisecond, 10); a.more {
+		t.Error("it calls for others too often")
+	}
+	if a := p.decide(5*time.Millisecond, 10); a.limit != 10 {
+		t.Errorf("then it takes what fits: %+v", a)
+	} else {
+		p.claimed(5*time.Millisecond, a, 10)
+	}
+	p.decide(10*time.Millisecond, 0)
+	if a := p.decide(15*time.Millisecond, 0); a.limit != 0 || a.room != 1 || a.until != never {
+		t.Errorf("no room at all: %+v", a)
+	}
+	p.wakeUp(Wake{})
+	if a := p.decide(15*time.Millisecond, 0); a.limit != 0 || !a.busy {
+		t.Errorf("woken without room: %+v", a)
+	}
+	if a := p.decide(15*time.Millisecond, 1); a.limit != 1 {
+		t.Errorf("one place: %+v", a)
+	}
+}
+
+func TestPaceSaysDryAgainForAnEarlierDueTime(t *testing.T) {
+	p := testPace()
+	if p.dueAgain(0, 1) {
+		t.Error("before it is dry")
+	}
+	p.claimed(0, p.decide(0, 1), 0)
+	p.saidDry(0, time.Minute, true)
+	if p.dueAgain(time.Second, time.Minute) {
+		t.Error("a later one")
+	}
+	if !p.dueAgain(time.Second, time.Second) || p.dueAgain(time.Second, time.Second) {
+		t.Error("an earlier one, once")
+	}
+	p.saidDry(0, 0, false)
+	if !p.dueAgain(0, time.Hour) {
+		t.Error("one where there was none")
+	}
+	p.wakeUp(Wake{})
+	p.claimed(0, p.decide(0, 100), 1)
+	if p.dueAgain(0, 0) {
+		t.Error("it is awake")
+	}
+}
+
+func TestPaceLooksAtEverythingAfterAFailure(t *testing.T) {
+	p := testPace()
+	a := p.decide(0, 2000)
+	p.claimed(0, a, a.limit)
+	p.failed(time.Second)
+	if a := p.decide(0, 2000); a.limit != 0 {
+		t.Errorf("at once: %+v", a)
+	}
+	if a := p.decide(time.Second, 2000); !a.unbounded {
+		t.Errorf("bounded: %+v", a)
+	}
+}
+
+// Whatever happens, the loop never asks for more than there is room for, and
+// while it has neither been woken nor a time to look again, it has said Dry.
+func TestPaceNeverSleepsWithoutHavingLooked(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := testPace()
+		now, dry := time.Duration(0), false
+		for range 60 {
+			now += time.Duration(rapid.IntRange(0, 10).Draw(t, "ms")) * time.Millisecond
+			free := rapid.IntRange(0, 600).Draw(t, "free")
+			if rapid.IntRange(0, 3).Draw(t, "wake") == 0 {
+				p.wakeUp(Wake{Unbounded: rapid.Bool().Draw(t, "unbounded"), Records: make([]int64, rapid.IntRange(0, 2).Draw(t, "records"))})
+				dry = false
+			}
+			a := p.decide(now, free)
+			if a.limit > free {
+				t.Fatalf("%d for %d places", a.limit, free)
+			}
+			switch {
+			case a.limit == 0 && a.until == never && a.room == 0 && !dry:
+				t.Fatal("asleep without having said so")
+			case a.limit == 0:
+			case len(a.records) > 0:
+				dry = false
+				p.claimedRecords(rapid.IntRange(0, len(a.records)).Draw(t, "got"))
+			case rapid.IntRange(0, 9).Draw(t, "fails") == 0:
+				dry = false
+				p.failed(now)
+			default:
+				_, dry = p.claimed(now, a, rapid.IntRange(0, a.limit).Draw(t, "got"))
+				if dry {
+					p.saidDry(now, 0, false)
+				}
+			}
+		}
+	})
+}
