@@ -157,7 +157,8 @@ func TestConcurrentAppendsAreGaplessInEverySnapshot(t *testing.T) {
 	pool := wide(db, 10)
 	stop := make(chan struct{})
 	reader := make(chan error, 1)
-	go func() { reader <- readSnapshots(t.Context(), db.Pool(), stop) }()
+	whole := db.Pool()
+	go func() { reader <- readSnapshots(t.Context(), whole, stop) }()
 	committed := make([]int, 8)
 	errs := all(8, func(i int) error {
 		for range 40 {

@@ -157,7 +157,8 @@ func TestRegisteringAnInternalTypeWaitsForFlushes(t *testing.T) {
 	flush := must(db.Connect().Begin(t.Context()))(t)
 	exec(t, flush, `select pg_advisory_xact_lock_shared(keyline.barrier_key())`)
 	done := make(chan error, 1)
-	go func() { done <- client.RegisterEventTypes(t.Context(), db.Pool()) }()
+	pool := db.Pool()
+	go func() { done <- client.RegisterEventTypes(t.Context(), pool) }()
 	// It steps back after its lock timeout and tries again, so that flushes are not held up by it.
 	tries := func() bool {
 		return scalar[bool](t, flush, `select exists (select from pg_locks where locktype = 'advisory' and not granted)`)
@@ -179,7 +180,7 @@ func TestRegisteringAnInternalTypeWaitsForFlushes(t *testing.T) {
 	exec(t, flush, `select pg_advisory_xact_lock_shared(keyline.barrier_key())`)
 	other := newClient(t, keyline.ClientConfig{EventTypes: []keyline.EventType{{Type: "x", Internal: true}}})
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { done <- other.RegisterEventTypes(ctx, db.Pool()) }()
+	go func() { done <- other.RegisterEventTypes(ctx, pool) }()
 	testdb.Eventually(t, tries, "the registration to wait")
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
