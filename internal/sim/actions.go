@@ -294,44 +294,60 @@ func (r *run) end(t *task) {
 	r.commitTx(t)
 }
 
+// commitTx commits, unless the connection breaks first; the reply may be lost.
 func (r *run) commitTx(t *task) {
-	was := r.check.before(t.work.Record)
-	result := t.tx.Commit(t.booked)
-	t.tx = nil
-	r.logf("w%d r%d  commit c%d %v: %d", t.h.w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), result)
-	if result == TxCommitted {
-		r.check.ended(t, &t.out)
-		r.check.booked(was, t)
-		if !r.calm && r.oneIn(8) {
-			r.logf("w%d r%d  the commit's answer is lost", t.h.w.name, t.work.Record)
-			t.state = committed
-			return
+	w := t.h.w
+	if r.cfg.Errors && !r.calm && r.oneIn(20) {
+		t.tx.Rollback()
+		t.tx = nil
+		r.logf("w%d r%d  c%d %v: the connection breaks", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events))
+		out := core.Outcome{Err: t.out.Err, Cancelled: t.out.Cancelled}
+		if out.Err == nil {
+			out.Err = errHandler
 		}
-	}
-	r.answerTx(t, result)
-}
-
-func (r *run) answerTx(t *task, result TxResult) {
-	if result == TxFenced {
-		r.finish(t, core.Outcome{Err: keylinetype.ErrFenced, Fenced: true})
-		return
-	}
-	out := t.out
-	out.Booked = &t.booked
-	r.finish(t, out)
-}
-
-// confirm finds out what became of a commit: it books again until booked or fenced.
-func (r *run) confirm(t *task) {
-	if t.tx = r.twin.BeginTx(t.h.w.id, t.work); t.tx == nil {
-		r.answerTx(t, TxFenced)
+		r.check.ended(t, &out)
+		r.finish(t, out)
 		return
 	}
 	was := r.check.before(t.work.Record)
-	result := t.tx.Commit(t.booked)
+	ok := t.tx.Commit(&t.booked)
 	t.tx = nil
+	r.logf("w%d r%d  commit c%d %v: %v", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), ok)
+	if !ok {
+		r.moved(t)
+		return
+	}
+	r.check.ended(t, &t.out)
 	r.check.booked(was, t)
-	r.answerTx(t, result)
+	t.out.Booked = &t.booked
+	if !r.calm && r.oneIn(8) {
+		r.logf("w%d r%d  the commit's reply is lost", w.name, t.work.Record)
+		t.state = committed
+		return
+	}
+	r.finish(t, t.out)
+}
+
+// moved: the row was not where it was expected. Had this delivery committed before?
+func (r *run) moved(t *task) {
+	b := delivery.Decide(r.twin.Now, r.ch.Float64, t.work.Consumer, &t.work, &core.Outcome{})
+	if mine, has := r.twin.Look(t.h.w.id, &t.work, &b); mine && has {
+		r.finish(t, core.Outcome{Booked: &b})
+		return
+	}
+	r.finish(t, core.Outcome{Err: t.out.Err, Fenced: true})
+}
+
+// confirm finds out what became of a commit whose reply was lost.
+func (r *run) confirm(t *task) {
+	switch mine, has := r.twin.Look(t.h.w.id, &t.work, &t.booked); {
+	case !mine:
+		r.finish(t, core.Outcome{Fenced: true})
+	case has:
+		r.finish(t, t.out)
+	default:
+		fail("record %d consumer %d: what was committed is gone", t.work.Record, t.work.Consumer.ID)
+	}
 }
 
 // finish tells the machine; one that has stopped is not told.

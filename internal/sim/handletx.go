@@ -8,7 +8,6 @@ type Tx struct {
 	twin   *Twin
 	record *record
 	work   core.Work
-	worker int64
 }
 
 // BeginTx opens a handler's transaction; nil where the claim is lost.
@@ -18,59 +17,59 @@ func (t *Twin) BeginTx(worker int64, w core.Work) *Tx {
 	}
 	r := t.record(w.Record)
 	r.shared++
-	return &Tx{twin: t, record: r, work: w, worker: worker}
+	return &Tx{twin: t, record: r, work: w}
 }
 
 // Rollback ends the transaction without effect, as a killed backend does.
 func (x *Tx) Rollback() { x.record.shared-- }
 
-// TxResult is how a HandleTx transaction ended.
-type TxResult int
-
-// The results.
-const (
-	TxCommitted TxResult = iota
-	TxAlready            // the fence failed, and the row says that it had committed before
-	TxFenced
-)
-
-// Commit writes the booking behind the checkpoint's fence and ends the transaction.
-func (x *Tx) Commit(b core.Booking) TxResult {
+// Commit writes the booking behind its fence and ends the transaction. It is
+// false where the row is not where it was expected: then nothing was written.
+func (x *Tx) Commit(b *core.Booking) bool {
 	t, w := x.twin, x.work
 	x.record.shared--
-	k := pair{w.Record, w.Consumer.ID}
-	row, ok := t.checkpoints[k]
 	if w.Dead != nil {
-		return x.commitDead(b)
-	}
-	if (!ok || row.Seq != w.Checkpoint.Seq) && !t.Defects.NoTxFence {
-		if ok && t.Holds(x.worker, w.Record, w.Token) && row.Seq > w.Checkpoint.Seq {
-			return TxAlready
+		// A dead letter's retry: its fence is the dead letter's attempt.
+		d := t.deadByID(w.Dead.ID)
+		if d == nil || d.Status != core.DeadWaiting || d.Attempt != w.Dead.Attempt {
+			return false
 		}
-		return TxFenced
+		t.book(b)
+		return true
+	}
+	k := pair{w.Record, w.Consumer.ID}
+	if row, ok := t.checkpoints[k]; !t.Defects.NoTxFence && (!ok || row.Seq != w.Fence) {
+		return false
 	}
 	checkRow(b.Checkpoint)
 	t.checkpoints[k] = b.Checkpoint
-	t.book(&b)
-	return TxCommitted
+	t.book(b)
+	return true
 }
 
-// commitDead is a dead letter's retry: its fence is the dead letter's attempt.
-func (x *Tx) commitDead(b core.Booking) TxResult {
-	t, w := x.twin, x.work
+// Look is what is read after a commit whose reply was lost, or that found its
+// row moved: whether the claim is still held and the row there, and whether it says what b says.
+func (t *Twin) Look(worker int64, w *core.Work, b *core.Booking) (mine, has bool) {
+	mine = t.Holds(worker, w.Record, w.Token)
+	if w.Dead != nil {
+		d := t.deadByID(w.Dead.ID)
+		u := b.Dead
+		return mine && d != nil, d != nil && u != nil && d.Status == u.Status && d.Attempt == u.Attempt && d.Granted == u.Granted &&
+			(u.Status != core.DeadWaiting || d.DueAt.Equal(u.DueAt))
+	}
+	row, ok := t.checkpoints[pair{w.Record, w.Consumer.ID}]
+	c := b.Checkpoint
+	return mine && ok, ok && row.Seq == c.Seq && row.State == c.State && row.Attempt == c.Attempt && row.Granted == c.Granted &&
+		row.Crashes == c.Crashes && row.NextAttemptAt.Equal(c.NextAttemptAt)
+}
+
+func (t *Twin) deadByID(id int64) *DeadRow {
 	for _, d := range t.dead {
-		if d.ID != w.Dead.ID {
-			continue
-		}
-		if d.Status == core.DeadWaiting && d.Attempt == w.Dead.Attempt {
-			t.book(&b)
-			return TxCommitted
-		}
-		if t.Holds(x.worker, w.Record, w.Token) {
-			return TxAlready
+		if d.ID == id {
+			return d
 		}
 	}
-	return TxFenced
+	return nil
 }
 
 // book writes the rare parts of a booking.

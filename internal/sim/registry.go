@@ -109,7 +109,7 @@ func (t *Twin) Sweep(id int32, limit int) bool {
 		if r.head == 0 || row.swept[r.id] {
 			continue
 		}
-		if r.open != nil || done == limit {
+		if r.open != nil && row.sweep != sweepClear || done == limit {
 			left = true
 			continue
 		}
