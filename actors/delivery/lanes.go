@@ -25,8 +25,11 @@ func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
 			l.cp.Seq, l.cp.LiveFrom = 0, loaded.Head
 		}
 	}
-	if m.unclean {
-		l.redeliverTo = l.cp.Seq + int64(c.Window)
+	switch {
+	case m.unclean:
+		l.redeliver = c.Window
+	case l.cp.State != core.Ready:
+		l.redeliver = c.BatchSize // the failed run may have been of a batch
 	}
 	return l
 }

@@ -71,7 +71,8 @@ type lane struct {
 	beyond, inFlush int
 	heldUntil       time.Time // an open breaker's probe time
 	singleUntil     int64     // after a failed batch: batches of one up to this seq
-	redeliverTo     int64     // events up to it may have run under an earlier claim
+	redeliver       int       // how many of the next events may have run under an earlier claim
+	redeliverTo     int64     // events up to it may have run before
 	ran             bool      // ran once under this claim
 	writeAhead      stage
 	replay          bool // an operator asked for the head again

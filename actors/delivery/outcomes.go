@@ -25,6 +25,9 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	if l.writeAhead == aheadDone {
 		l.writeAhead = notAhead
 	}
+	if out.Err != nil {
+		l.redeliverTo = max(l.redeliverTo, w.Events[len(w.Events)-1].Seq)
+	}
 	// The row may have learned more since the work began (its db part), the
 	// booking is about the position and retry state.
 	if out.Booked != nil {

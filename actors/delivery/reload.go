@@ -40,7 +40,8 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 // inherit keeps what the old lane knows beyond the database.
 func (l *lane) inherit(old *lane) {
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
-	l.heldUntil, l.singleUntil, l.redeliverTo = old.heldUntil, old.singleUntil, max(l.redeliverTo, old.redeliverTo)
+	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
+	l.redeliver, l.redeliverTo = old.redeliver, old.redeliverTo
 	l.writeAhead = old.writeAhead
 	switch l.c.Status {
 	case core.Backfilling, core.Disabled, core.Retired:

@@ -80,6 +80,10 @@ func (m *Machine) start(l *lane) {
 	if l.writeAhead == aheadDone {
 		attempt = l.cp.Attempt
 	}
+	if l.redeliver > 0 {
+		l.redeliver -= len(events)
+		l.redeliverTo = max(l.redeliverTo, events[len(events)-1].Seq)
+	}
 	w := core.Work{
 		Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: events, Attempt: attempt,
 		Redelivered: attempt > 1 || l.cp.State == core.Backoff || events[0].Seq <= l.redeliverTo || l.replay,
