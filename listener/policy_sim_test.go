@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -24,8 +23,7 @@ var txShapes = [][]string{
 	{"append", "wants", "commit"},
 }
 
-// drawTwin makes workers of which the last may host less than the others, and
-// transactions of any shape.
+// drawTwin makes workers, not all of which need host the same.
 func drawTwin(t *rapid.T) *twin {
 	hosts := [][]int32{{7}}
 	for range rapid.IntRange(0, 2).Draw(t, "more workers") {
@@ -37,10 +35,34 @@ func drawTwin(t *rapid.T) *twin {
 	}
 	s := newTwin(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }, twinTiming, hosts...)
 	s.retries = rapid.IntRange(0, 3).Draw(t, "retries")
-	for range rapid.IntRange(1, 6).Draw(t, "transactions") {
-		s.txs = append(s.txs, &twinTx{ops: slices.Clone(rapid.SampledFrom(txShapes).Draw(t, "shape"))})
+	if len(hosts) > 1 && rapid.IntRange(0, 3).Draw(t, "one is deaf") == 0 {
+		s.workers[rapid.IntRange(0, len(hosts)-1).Draw(t, "which")].deaf = true
 	}
 	return s
+}
+
+// round begins some transactions, lets things happen, faults among them, and
+// then lets everything come to rest but the transactions that stay open.
+func round(t *rapid.T, s *twin, open func(*twinTx) bool) {
+	for range rapid.IntRange(1, 4).Draw(t, "transactions") {
+		s.txs = append(s.txs, &twinTx{ops: slices.Clone(rapid.SampledFrom(txShapes).Draw(t, "shape"))})
+	}
+	for range rapid.IntRange(0, 60).Draw(t, "steps") {
+		s.do(s.but(open, s.steps(rapid.IntRange(0, 9).Draw(t, "fault") == 0)))
+	}
+	if err := s.settle(open); err != nil {
+		t.Fatalf("%v: %v", err, s)
+	}
+	if lost := s.waiting(); len(lost) > 0 {
+		t.Fatalf("nobody claims records %v: %v", lost, s)
+	}
+}
+
+// checks runs a property more often than the default.
+func checks(t *testing.T, property func(*rapid.T)) {
+	for range 5 {
+		rapid.Check(t, property)
+	}
 }
 
 // In every interleaving, committed work is claimed without a fallback poll:
@@ -50,24 +72,15 @@ func drawTwin(t *rapid.T) *twin {
 // savepoints, retries and workers that host different consumers included.
 func TestPolicyLosesNoWakeUp(t *testing.T) {
 	seen := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	checks(t, func(t *rapid.T) {
 		s := drawTwin(t)
-		for range rapid.IntRange(0, 120).Draw(t, "steps") {
-			s.do(s.steps(rapid.IntRange(0, 9).Draw(t, "fault") == 0))
+		for range rapid.IntRange(1, 3).Draw(t, "rounds") {
+			round(t, s, allEnd)
 		}
-		if err := s.settle(allEnd); err != nil {
-			t.Fatalf("%v: %v", err, s)
-		}
-		if lost := s.waiting(); len(lost) > 0 {
-			t.Fatalf("records %v wait for the fallback poll: %v", lost, s)
-		}
-		for k, n := range s.seen {
-			seen[k] += n
-		}
+		s.addSeen(seen)
 	})
 	requireSeen(t, seen, "decided: nobody sleeps", "decided: notify", "granted though cancelled",
-		"retry", "wake granted", "wake notified", "wake due", "wake linger", "wake catch_up",
-		"wake reconnected")
+		"retry", "wake granted", "wake notified", "wake due", "wake linger", "wake catch_up", "wake reconnected")
 }
 
 // A transaction that stays open, having decided that nobody sleeps, holds up
@@ -75,26 +88,13 @@ func TestPolicyLosesNoWakeUp(t *testing.T) {
 // can get the sleep lock.
 func TestPolicyOneOpenTransactionHoldsUpNobodyElse(t *testing.T) {
 	seen := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	checks(t, func(t *rapid.T) {
 		s := drawTwin(t)
 		long := &twinTx{ops: []string{"append", "commit"}}
 		s.txs = append(s.txs, long)
 		s.txStep(long) // decides before anybody sleeps
-		open := func(tx *twinTx) bool { return tx == long }
-		for range rapid.IntRange(0, 120).Draw(t, "steps") {
-			var can []twinStep
-			for _, st := range s.steps(rapid.IntRange(0, 9).Draw(t, "fault") == 0) {
-				if st.name != fmt.Sprintf("tx%d", len(s.txs)-1) {
-					can = append(can, st)
-				}
-			}
-			s.do(can)
-		}
-		if err := s.settle(open); err != nil {
-			t.Fatalf("%v: %v", err, s)
-		}
-		if lost := s.waiting(); len(lost) > 0 {
-			t.Fatalf("records %v wait for the long transaction or the fallback poll: %v", lost, s)
+		for range rapid.IntRange(1, 3).Draw(t, "rounds") {
+			round(t, s, func(tx *twinTx) bool { return tx == long })
 		}
 		if s.seen["wake granted"] > 0 {
 			t.Fatalf("the sleep lock was granted beside a shared holder: %v", s)
@@ -106,9 +106,7 @@ func TestPolicyOneOpenTransactionHoldsUpNobodyElse(t *testing.T) {
 		if lost := s.waiting(); len(lost) > 0 {
 			t.Fatalf("the end of the long transaction woke nobody for %v: %v", lost, s)
 		}
-		for k, n := range s.seen {
-			seen[k] += n
-		}
+		s.addSeen(seen)
 	})
 	requireSeen(t, seen, "decided: nobody sleeps", "decided: notify", "wake catch_up", "wake notified")
 }
