@@ -25,6 +25,9 @@ type gate struct {
 	limits map[string]Limits
 	max    int
 
+	begin  func(*actors.Ticket)
+	refuse func(*actors.Ticket, time.Time)
+
 	mu       sync.Mutex
 	inFlight int
 	queued   int
@@ -51,7 +54,8 @@ type lane struct {
 }
 
 func newGate(c clock.Clock, maxInFlight int, limits map[string]Limits) *gate {
-	return &gate{clock: c, max: maxInFlight, limits: limits, lanes: map[int32]*lane{}}
+	return &gate{clock: c, max: maxInFlight, limits: limits, lanes: map[int32]*lane{},
+		begin: (*actors.Ticket).Begin, refuse: (*actors.Ticket).Refuse}
 }
 
 // lane finds a consumer's; the lock is held.
@@ -132,7 +136,7 @@ func (g *gate) Release(t *actors.Ticket, r actors.Result) (tripped bool) {
 	started := g.dispatch(next[:0])
 	g.mu.Unlock()
 	for _, t := range started {
-		t.Begin()
+		g.begin(t)
 	}
 	return tripped
 }
@@ -186,7 +190,7 @@ func (g *gate) trip(c *core.Consumer) bool {
 	out := g.take(l, 0)
 	g.mu.Unlock()
 	for _, t := range out {
-		t.Refuse(until)
+		g.refuse(t, until)
 	}
 	return true
 }
@@ -230,7 +234,7 @@ func (g *gate) shed(interval time.Duration) {
 	}
 	g.mu.Unlock()
 	for _, t := range out {
-		t.Refuse(until)
+		g.refuse(t, until)
 	}
 }
 

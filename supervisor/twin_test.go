@@ -35,6 +35,9 @@ type twinStore struct {
 	// hold, if not nil, blocks renewals until it is closed or their context ends.
 	hold chan struct{}
 
+	// holdFlush, if not nil, holds the committer until it is closed.
+	holdFlush      chan struct{}
+	pendingFlushes int // with the committer
 	// due is when records that were handed back are due again.
 	due map[int64]time.Time
 
@@ -199,8 +202,16 @@ func (w *twinWorker) LoadEvents(_ context.Context, ranges []core.EventRange) ([]
 }
 
 func (w *twinWorker) Flush(f core.Flush, epoch int64, done func(core.FlushResult)) {
+	w.twinStore.mu.Lock()
+	hold := w.holdFlush
+	w.pendingFlushes++
+	w.twinStore.mu.Unlock()
 	w.flushes <- func() {
+		if hold != nil {
+			<-hold
+		}
 		w.twinStore.mu.Lock()
+		w.pendingFlushes--
 		w.twin.Now = w.clock.Now()
 		r := w.twin.Flush(w.id(), epoch, f)
 		switch {
