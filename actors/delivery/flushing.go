@@ -130,7 +130,7 @@ func (m *Machine) planRow(l *lane, f *core.Flush) {
 	case want == remove && l.row:
 		l.planned = remove
 		f.Deletes = append(f.Deletes, l.c.ID)
-	case want == upsert && (!l.row || l.cp != l.db):
+	case want == upsert && (!l.row || l.cp != l.db || l.writeAhead == aheadAsked):
 		l.planned, l.plannedCP = upsert, l.cp
 		f.Upserts = append(f.Upserts, l.cp)
 		if l.writeAhead == aheadAsked {
@@ -185,7 +185,7 @@ func (m *Machine) flushed(r core.FlushResult) {
 	}
 	m.base = f.Cursor
 	if f.Clear {
-		m.suspect, m.unclean = false, false
+		m.clear()
 	}
 	for i := range m.lanes {
 		m.lanes[i].durable()

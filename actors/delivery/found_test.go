@@ -43,3 +43,39 @@ func TestEveryEventOfAFailedBatchIsRedelivered(t *testing.T) {
 		s.end(w, nil)
 	}
 }
+
+func suspect(l *core.Loaded) { l.Crashes, l.Unclean = 1, true }
+
+func TestWriteAheadAskedForWhileSuspicionEndsIsTakenBack(t *testing.T) {
+	s := &script{t: t, now: begin}
+	m, effects := New(registry(consumer(1, func(c *core.Consumer) { c.Window = 2 })),
+		loaded(2, 0, suspect, func(l *core.Loaded) { l.Events = l.Events[:1] }), Options{Now: begin, LoadLimit: 1})
+	s.m = m
+	s.take(effects)
+	s.kept()
+	s.end(s.start(1), nil)
+	f := s.flush(core.Keep)
+	if only[LoadEvents](s); !f.Clear {
+		t.Fatalf("suspicion goes on: %+v", f)
+	}
+	s.step(EventsLoaded{events(2, 2)}) // it asks to be written ahead
+	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
+	if w := s.start(1); w.Attempt != 1 {
+		t.Fatalf("attempt: %+v", w)
+	}
+}
+
+func TestWrittenAheadRowThatIsThereAlreadyIsNoDeadEnd(t *testing.T) {
+	// The write-ahead was executed, its answer was lost, and when it was repeated the registry had moved.
+	reg := registry(consumer(1))
+	s := start(t, reg, loaded(1, 0, suspect))
+	f := s.flush(core.Keep)
+	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	only[Reload](s)
+	s.step(Reloaded{Registry: core.NewRegistry(2, reg.Ordering, reg.Consumers, nil), Loaded: loaded(1, 0, suspect, func(l *core.Loaded) {
+		l.Checkpoints = append(l.Checkpoints, *row(f, 1))
+	})})
+	if w := s.kept().start(1); w.Attempt != 1 {
+		t.Fatalf("attempt: %+v", w)
+	}
+}

@@ -53,6 +53,22 @@ func (m *Machine) unAhead(l *lane) {
 	m.touch()
 }
 
+// clear ends suspicion: what has asked to be written ahead while the flush was
+// under way starts without.
+func (m *Machine) clear() {
+	m.suspect, m.unclean = false, false
+	for i := range m.lanes {
+		if l := &m.lanes[i]; l.writeAhead == aheadAsked {
+			m.unAhead(l)
+		}
+	}
+	for i := range m.retries {
+		if r := &m.retries[i]; r.writeAhead == aheadAsked {
+			m.retryUnAhead(r)
+		}
+	}
+}
+
 // dropAhead takes back what was written ahead and may no longer start.
 func (m *Machine) dropAhead() {
 	if m.flushing {
