@@ -104,7 +104,7 @@ func TestSeqOrderIsCommitOrder(t *testing.T) {
 		end  func(context.Context, pgx.Tx) error
 		want int64
 	}{
-		{"commit", func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, 2},
+		{"commit", func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, 3},
 		{"rollback", func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -124,6 +124,7 @@ func TestSeqOrderIsCommitOrder(t *testing.T) {
 				return err
 			}()
 			waitUntilBlocked(t, db.Pool(), pid)
+			must(client.Append(t.Context(), slow, event))(t) // before the one that waits already
 			// It delays its own record only.
 			other := event
 			other.Record = "another"
@@ -356,10 +357,18 @@ func TestAppendMakesTheMailboxDue(t *testing.T) {
 	if !scalar[bool](t, db.Pool(), due) {
 		t.Error("a new record's mailbox is not due")
 	}
-	exec(t, db.Pool(), `update keyline.mailboxes set due_at = 'infinity', wants = '{1}', wants_due_at = now()`)
-	append1()
-	if !scalar[bool](t, db.Pool(), due) {
-		t.Error("an append to a record in backoff did not make it due")
+	for _, state := range []string{
+		`due_at = 'infinity', wants = '{1}', wants_due_at = now() + interval '1 hour'`, // after a hand-back to another worker
+		`due_at = now() + interval '1 minute'`,                                         // in backoff
+		`due_at = now() - interval '1 minute', wants = '{1}', wants_due_at = now()`,
+		`due_at = now() - interval '1 minute'`,
+	} {
+		exec(t, db.Pool(), `update keyline.mailboxes set wants = null, wants_due_at = null`)
+		exec(t, db.Pool(), `update keyline.mailboxes set `+state)
+		append1()
+		if !scalar[bool](t, db.Pool(), due) {
+			t.Errorf("an append did not make the mailbox due that had %s", state)
+		}
 	}
 	// A claimed one is its holder's.
 	exec(t, db.Pool(), `update keyline.mailboxes set due_at = 'infinity', claimed_by = 1, claimed_at = now(), token = 5`)

@@ -347,19 +347,35 @@ func TestNoTypeIsPublishedAlongBothWays(t *testing.T) {
 
 func TestClaimAndRegistrationAtOnceLetOneThrough(t *testing.T) {
 	t.Parallel()
-	pool := testdb.New(t).Pool()
-	for round := range 10 {
-		name := fmt.Sprint("t", round)
-		client := newClient(t, keyline.ClientConfig{EventTypes: []keyline.EventType{{Type: name}}})
-		local := must(keyline.NewInProcess(keyline.ClientConfig{}, []string{name}))(t)
-		errs := all(2, func(i int) error {
-			if i == 0 {
-				return client.RegisterEventTypes(t.Context(), pool)
-			}
-			return local.Claim(t.Context(), pool)
-		})
-		if (errs[0] == nil) == (errs[1] == nil) {
-			t.Errorf("round %d: registered %v, claimed %v", round, errs[0], errs[1])
+	db := testdb.New(t)
+	pool := db.Pool()
+	types := []string{"t"}
+	client := newClient(t, keyline.ClientConfig{EventTypes: []keyline.EventType{{Type: "t"}}})
+	local := must(keyline.NewInProcess(keyline.ClientConfig{}, types))(t)
+	for _, tc := range []struct {
+		name   string
+		ahead  string // what the other one, which holds the lock, writes
+		behind func(keyline.Beginner) error
+		undo   string
+	}{
+		{"registering behind a claim", `update keyline.meta set in_process_types = '{t}'`,
+			func(conn keyline.Beginner) error { return client.RegisterEventTypes(t.Context(), conn) }, `update keyline.meta set in_process_types = '{}'`},
+		{"claiming behind a registration", `insert into keyline.event_types (type, version) values ('t', 1)`,
+			func(conn keyline.Beginner) error { return local.Claim(t.Context(), conn) }, `delete from keyline.event_types`},
+	} {
+		ahead := must(pool.Begin(t.Context()))(t)
+		exec(t, ahead, `select from keyline.meta for update`)
+		conn := db.Connect()
+		pid := conn.PgConn().PID()
+		done := make(chan error, 1)
+		go func() { done <- tc.behind(conn) }()
+		waitUntilBlocked(t, pool, pid)
+		exec(t, ahead, tc.ahead)
+		if err := ahead.Commit(t.Context()); err != nil {
+			t.Fatal(err)
 		}
+		t.Log(tc.name)
+		wantError(t, <-done, keyline.ErrConflict, keyline.CodeInProcessType)
+		exec(t, pool, tc.undo)
 	}
 }

@@ -168,6 +168,18 @@ func TestTheErrorsOfTheSQLPage(t *testing.T) {
 	}
 }
 
+func TestOnlyAppendFlagsAFallbackKey(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	out, err := psql(t, db, `
+		select from keyline.append('r', 't', '1', headers => '{"keyline_fallback_key": "true", "a": "b"}');
+		select from keyline.append_many('[{"record_key": "r", "event_type": "t", "headers": {"keyline_fallback_key": "true"}}, {"event_type": "t", "headers": null}]');
+		select headers from keyline.events join keyline.records r on r.id = record_id order by r.id, seq;`)
+	if err != nil || strings.TrimLeft(out, "\n") != `{"a": "b"}`+"\n{}\n"+`{"keyline_fallback_key": "true"}`+"\n" {
+		t.Errorf("headers %q, %v", out, err)
+	}
+}
+
 func TestAppendNeedsNoRightsOnTables(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
