@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -118,10 +117,10 @@ func TestSeqOrderIsCommitOrder(t *testing.T) {
 			pid := conn.PgConn().PID()
 			var second keyline.Appended
 			done := make(chan error, 1)
-			go func() (err error) {
-				defer func() { done <- err }()
+			go func() {
+				var err error
 				second, err = client.Append(t.Context(), conn, event)
-				return err
+				done <- err
 			}()
 			waitUntilBlocked(t, db.Pool(), pid)
 			must(client.Append(t.Context(), slow, event))(t) // before the one that waits already
@@ -243,187 +242,4 @@ func randomTransaction(ctx context.Context, client *keyline.Client, pool *pgxpoo
 		return 0, tx.Rollback(ctx)
 	}
 	return n, tx.Commit(ctx)
-}
-
-func TestAppendManyOverTheSameRecordsDoesNotDeadlock(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t)
-	client := newClient(t, keyline.ClientConfig{})
-	pool := wide(db, 6)
-	// Usable keys, and events that become their own records by id or idempotency key.
-	var events []keyline.NewEvent
-	for i := range 10 {
-		events = append(events,
-			keyline.NewEvent{Key: keyline.Key{Tenant: fmt.Sprint(i % 3), Record: fmt.Sprint("r", i)}, Type: "t"},
-			keyline.NewEvent{Type: "t", IdempotencyKey: fmt.Sprint("k", i)},
-			keyline.NewEvent{Key: keyline.Key{Tenant: "1"}, Type: "t", IdempotencyKey: fmt.Sprint("k", i)})
-	}
-	reversed := slices.Clone(events)
-	slices.Reverse(reversed)
-	for range 15 {
-		if err := errors.Join(all(6, func(i int) error {
-			batch := events
-			if i%2 == 1 {
-				batch = reversed
-			}
-			_, err := client.AppendMany(t.Context(), pool, batch)
-			return err
-		})...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := scalar[int64](t, db.Pool(), `select count(*) from keyline.events`); n != 15*6*10+20 {
-		t.Errorf("%d events, want %d", n, 15*6*10+20)
-	}
-}
-
-func TestAppendManyLocksInOneOrderAndAnswersInTheOther(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t)
-	client := newClient(t, keyline.ClientConfig{})
-	var events []keyline.NewEvent
-	for i, key := range []string{"c", "a", "b", "a", "", "c", "a"} {
-		events = append(events, keyline.NewEvent{Key: keyline.Key{Record: key}, Type: fmt.Sprint("t", i), Payload: i})
-	}
-	results := must(client.AppendMany(t.Context(), db.Pool(), events))(t)
-	var seqs []int64
-	for i, a := range results {
-		seqs = append(seqs, a.Seq)
-		stored := must(client.Events(t.Context(), db.Pool(), a.Key, a.Seq, 1))(t)
-		if len(stored) != 1 || stored[0].ID != a.ID || stored[0].Type != events[i].Type {
-			t.Errorf("result %d is %+v, which is %+v", i, a, stored)
-		}
-	}
-	if want := []int64{1, 1, 1, 2, 1, 2, 3}; !slices.Equal(seqs, want) {
-		t.Errorf("seqs %v, want %v", seqs, want)
-	}
-	// Surrogate ids show the order in which the records were locked.
-	order := must(pgx.CollectRows(must(db.Pool().Query(t.Context(),
-		`select record_key from keyline.records where record_key in ('a', 'b', 'c') order by id`))(t), pgx.RowTo[string]))(t)
-	if !slices.Equal(order, []string{"a", "b", "c"}) {
-		t.Errorf("records were locked in the order %v", order)
-	}
-}
-
-func TestASavepointTakesHeadEventAndWakeStateBack(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t)
-	client := newClient(t, keyline.ClientConfig{})
-	event := keyline.NewEvent{Key: keyline.Key{Record: "old"}, Type: "t"}
-	must(client.Append(t.Context(), db.Pool(), event))(t)
-	// As after a hand-back: due later, and wanting another worker's consumer.
-	exec(t, db.Pool(), `update keyline.mailboxes set due_at = now() + interval '1 day', wants = '{1}', wants_due_at = now()`)
-	state := `select coalesce(string_agg(concat_ws(' ', r.record_key, r.head, r.cursor, m.due_at, m.wants, m.wants_due_at, e.seq), ', ' order by r.id, e.seq), '')
-		from keyline.records r left join keyline.mailboxes m on m.record_id = r.id left join keyline.events e on e.record_id = r.id
-		where r.record_key <> 'kept'`
-	before := scalar[string](t, db.Pool(), state)
-
-	listen, sleeper := db.Connect(), db.Connect()
-	exec(t, listen, `listen keyline_wake`)
-	exec(t, sleeper, `select pg_advisory_lock(keyline.arm_key())`) // somebody sleeps: appends notify
-
-	tx := must(db.Connect().Begin(t.Context()))(t)
-	inner := must(tx.Begin(t.Context()))(t)
-	must(client.Append(t.Context(), inner, event))(t)
-	must(client.Append(t.Context(), inner, keyline.NewEvent{Key: keyline.Key{Record: "new"}, Type: "t"}))(t)
-	if during := scalar[string](t, tx, state); during == before {
-		t.Fatal("the appends changed nothing that this test sees")
-	}
-	if err := inner.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	must(client.Append(t.Context(), tx, keyline.NewEvent{Key: keyline.Key{Record: "kept"}, Type: "t"}))(t)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	kept := scalar[string](t, db.Pool(), `select id::text from keyline.records where record_key = 'kept'`)
-	n, err := listen.WaitForNotification(t.Context())
-	if err != nil || n.Payload != kept {
-		t.Errorf("woken by %+v (%v), want the record that was kept, %s", n, err, kept)
-	}
-	if after := scalar[string](t, db.Pool(), state); after != before {
-		t.Errorf("before:\n%s\nafter:\n%s", before, after)
-	}
-}
-
-func TestAppendMakesTheMailboxDue(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t)
-	client := newClient(t, keyline.ClientConfig{})
-	event := keyline.NewEvent{Key: keyline.Key{Record: "r"}, Type: "t"}
-	append1 := func() { must(client.Append(t.Context(), db.Pool(), event))(t) }
-	append1()
-	due := `select due_at <= clock_timestamp() and wants is null and wants_due_at is null from keyline.mailboxes`
-	if !scalar[bool](t, db.Pool(), due) {
-		t.Error("a new record's mailbox is not due")
-	}
-	for _, state := range []string{
-		`due_at = 'infinity', wants = '{1}', wants_due_at = now() + interval '1 hour'`, // after a hand-back to another worker
-		`due_at = now() + interval '1 minute'`,                                         // in backoff
-		`due_at = now() - interval '1 minute', wants = '{1}', wants_due_at = now()`,
-		`due_at = now() - interval '1 minute'`,
-	} {
-		exec(t, db.Pool(), `update keyline.mailboxes set wants = null, wants_due_at = null`)
-		exec(t, db.Pool(), `update keyline.mailboxes set `+state)
-		append1()
-		if !scalar[bool](t, db.Pool(), due) {
-			t.Errorf("an append did not make the mailbox due that had %s", state)
-		}
-	}
-	// A claimed one is its holder's.
-	exec(t, db.Pool(), `update keyline.mailboxes set due_at = 'infinity', claimed_by = 1, claimed_at = now(), token = 5`)
-	append1()
-	if !scalar[bool](t, db.Pool(), `select due_at = 'infinity' and claimed_by = 1 and token = 5 from keyline.mailboxes`) {
-		t.Error("an append changed a claimed mailbox")
-	}
-}
-
-func TestWakeOffAllowsTwoPhaseCommit(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t)
-	client := newClient(t, keyline.ClientConfig{})
-	listen, sleeper := db.Connect(), db.Connect()
-	exec(t, listen, `listen keyline_wake`)
-	exec(t, sleeper, `select pg_advisory_lock(keyline.arm_key())`)
-	event := keyline.NewEvent{Key: keyline.Key{Record: "silent"}, Type: "t"}
-	prepare := func(wake string) error {
-		conn := db.Connect()
-		exec(t, conn, `begin`)
-		exec(t, conn, `set local keyline.wake = `+wake)
-		must(client.Append(t.Context(), conn, event))(t)
-		_, err := conn.Exec(t.Context(), `prepare transaction '`+db.Name+`'`)
-		return err
-	}
-	var state interface{ SQLState() string }
-	if err := prepare("on"); !errors.As(err, &state) || state.SQLState() != "0A000" {
-		t.Errorf("PREPARE TRANSACTION with the wake on: %v; this test sees nothing", err)
-	}
-	if err := prepare("off"); err != nil {
-		t.Fatalf("PREPARE TRANSACTION with keyline.wake = off: %v", err)
-	}
-	exec(t, db.Pool(), `commit prepared '`+db.Name+`'`)
-	if n := len(must(client.Events(t.Context(), db.Pool(), event.Key, 0, 0))(t)); n != 1 {
-		t.Errorf("%d events, want that of the prepared transaction", n)
-	}
-	loud := must(client.Append(t.Context(), db.Pool(), keyline.NewEvent{Key: keyline.Key{Record: "loud"}, Type: "t"}))(t)
-	n, err := listen.WaitForNotification(t.Context())
-	if want := scalar[string](t, db.Pool(), `select id::text from keyline.records where record_key = 'loud'`); err != nil || n.Payload != want {
-		t.Errorf("the first notification is %+v (%v), want that of %s, %s", n, err, loud.Key.Record, want)
-	}
-}
-
-func TestTenThousandEventsInOneCall(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t)
-	client := newClient(t, keyline.ClientConfig{})
-	events := make([]keyline.NewEvent, 10_000)
-	for i := range events {
-		events[i] = keyline.NewEvent{Key: keyline.Key{Record: fmt.Sprint("r", i%1000)}, Type: "t", Payload: i, OccurredAt: time.Unix(int64(i), 0)}
-	}
-	results := must(client.AppendMany(t.Context(), db.Pool(), events))(t)
-	for i, a := range results {
-		if a.Seq != int64(i/1000+1) {
-			t.Fatalf("event %d has seq %d", i, a.Seq)
-		}
-	}
 }

@@ -169,7 +169,7 @@ func translate(op string, err error) error {
 	e := &Error{Message: err.Error(), op: op, cause: err}
 	var state interface{ SQLState() string }
 	if !errors.As(err, &state) {
-		e.class, e.Code = withoutState(err)
+		e.Code, e.class = withoutState(err)
 		return e
 	}
 	c, ok := sqlStates[state.SQLState()]
@@ -187,12 +187,12 @@ func translate(op string, err error) error {
 }
 
 // withoutState reads an error that no server sent.
-func withoutState(err error) (class error, code string) {
+func withoutState(err error) (code string, class error) {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return nil, CodeCancelled
+		return CodeCancelled, nil
 	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
-		return nil, CodeTransactionClosed
+		return CodeTransactionClosed, nil
 	}
-	return ErrUnavailable, CodeUnavailable
+	return CodeUnavailable, ErrUnavailable
 }

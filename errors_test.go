@@ -64,7 +64,7 @@ func TestTranslateClassesEveryError(t *testing.T) {
 			t.Errorf("%v became %v, want the code %s with the cause in the chain", tc.err, err, tc.code)
 		}
 		for _, class := range []error{ErrConflict, ErrInvalid, ErrFenced, ErrUnavailable, ErrNotFound} {
-			if errors.Is(err, class) != (class == tc.class) {
+			if errors.Is(err, class) != errors.Is(tc.class, class) {
 				t.Errorf("%v: is it %v? %v", tc.err, class, errors.Is(err, class))
 			}
 		}
@@ -73,7 +73,7 @@ func TestTranslateClassesEveryError(t *testing.T) {
 		t.Errorf("nil became %v", err)
 	}
 	own := wrong("Type", "is empty")
-	if err := translate("append", own); err != error(own) {
+	if err := translate("append", own); err != error(own) { //nolint:errorlint // the very same one
 		t.Errorf("an *Error became %v", err)
 	}
 }

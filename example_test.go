@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log"
+	"os"
 	"testing"
 	"time"
 
@@ -25,9 +25,9 @@ type exampleTB struct {
 func (*exampleTB) Helper()                        {}
 func (*exampleTB) Context() context.Context       { return context.Background() }
 func (*exampleTB) Failed() bool                   { return false }
-func (*exampleTB) Logf(format string, a ...any)   { log.Printf(format, a...) }
-func (*exampleTB) Errorf(format string, a ...any) { log.Panicf(format, a...) }
-func (*exampleTB) Fatalf(format string, a ...any) { log.Panicf(format, a...) }
+func (*exampleTB) Logf(format string, a ...any)   { fmt.Fprintf(os.Stderr, format+"\n", a...) }
+func (*exampleTB) Errorf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+func (*exampleTB) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
 func (tb *exampleTB) Cleanup(f func())            { tb.cleanups = append(tb.cleanups, f) }
 
 // database is a database with Keyline's schema; done drops it.
@@ -43,7 +43,7 @@ func database() (db *testdb.DB, done func()) {
 // check keeps the examples short; a program returns its errors.
 func check(err error) {
 	if err != nil {
-		log.Panic(err)
+		panic(err)
 	}
 }
 

@@ -132,7 +132,7 @@ func (p *InProcess) publish(ctx context.Context, db PGX, events []NewEvent, firs
 	case call == nil: // published by a handler: the call that it runs in reports
 		return results, nil
 	case work:
-		p.work()
+		p.work() //nolint:contextcheck // each task has the context that it came with
 	}
 	<-call.done
 	return results, errors.Join(call.errs...)
