@@ -119,7 +119,7 @@ func (a *recordActor) HandleFailure(system *actor.ActorSystem, up actor.Supervis
 	}
 	var escalation *Escalation
 	if decision.Escalate {
-		escalation = &Escalation{Consumer: t.Work.Consumer, Err: t.outcome.Err}
+		escalation = &Escalation{Consumer: t.Work.Consumer, Err: t.ended.(delivery.Ended).Outcome.Err}
 	}
 	if t != nil {
 		a.answer(t)
@@ -137,14 +137,13 @@ func (a *recordActor) judge(reason, message any) (*Ticket, Decision) {
 		if a.slotOf(t) == nil || t.state.Load() != done {
 			return nil, Decide(KindShell, false)
 		}
-		return t, Decide(Classify(t.Work, t.outcome), t.tripped)
+		return t, Decide(Classify(t.Work, t.ended.(delivery.Ended).Outcome), t.tripped)
 	}
 	a.env.Log.Error("consumer actor failed", "record", a.seat.claim.Record, "panic", fmt.Sprint(reason))
 	if m, ok := message.(*run); ok {
 		t := (*Ticket)(m)
 		if a.slotOf(t) != nil && t.state.CompareAndSwap(sent, done) {
-			t.release(Nothing)
-			t.outcome = core.Outcome{Err: fmt.Errorf("consumer actor failed: %v", reason), Cancelled: true}
+			t.fail(fmt.Errorf("consumer actor failed: %v", reason))
 			return t, Decide(KindShell, false)
 		}
 	}
@@ -175,8 +174,7 @@ func (a *recordActor) terminated(child *actor.PID) {
 		t := s.ticket
 		t.direct.Store(true) // from here on, the run answers to the record itself
 		if t.state.CompareAndSwap(sent, done) {
-			t.release(Nothing)
-			t.outcome = core.Outcome{Err: errChildEnded, Cancelled: true}
+			t.fail(errChildEnded)
 		}
 		a.answer(t) // if it has ended; else its end will say so
 		return

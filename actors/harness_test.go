@@ -268,7 +268,7 @@ func (h *harness) assign(effects ...delivery.Effect) {
 	h.mu.Lock()
 	h.begin = func(core.Loaded) []delivery.Effect { return effects }
 	h.mu.Unlock()
-	h.seat.Assign(h.registry, core.Loaded{Claim: core.Claim{Record: 1, Token: 10}}, 1)
+	h.seat.Assign(h.registry, &core.Loaded{Claim: core.Claim{Record: 1, Token: 10}}, 1)
 }
 
 // on answers a message with effects.

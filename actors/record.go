@@ -115,23 +115,23 @@ func (a *recordActor) recover() {
 func (a *recordActor) assign() {
 	s := a.seat
 	n := s.assigned
-	s.assigned = assignment{}
+	s.assigned = assignment{} // the loaded record is one of many in one slice
 	s.claim, s.gen, s.registry = n.loaded.Claim, n.gen, n.registry
 	s.occupied = true
 	a.begin(n.loaded)
 }
 
 // begin gives the machine its record.
-func (a *recordActor) begin(loaded core.Loaded) {
+func (a *recordActor) begin(loaded *core.Loaded) {
 	opts := a.env.Options
 	opts.Now = a.env.Clock.Now()
 	a.active, a.dueAt, a.clearing = true, time.Time{}, false
 	if a.machine == nil {
-		m, effects := a.env.Machine(a.seat.registry, loaded, opts)
+		m, effects := a.env.Machine(a.seat.registry, *loaded, opts)
 		a.machine = m
 		a.carryOut(effects)
 	} else {
-		a.carryOut(a.machine.Reset(a.seat.registry, loaded, opts))
+		a.carryOut(a.machine.Reset(a.seat.registry, *loaded, opts))
 	}
 	a.settleAnswers()
 	if a.seat.draining {
@@ -164,7 +164,7 @@ func (a *recordActor) answer(t *Ticket) {
 	if s == nil || !t.state.CompareAndSwap(done, idle) {
 		return
 	}
-	m := delivery.Ended{Work: t.Work, Outcome: t.outcome}
+	m := t.ended
 	s.free()
 	a.step(m)
 }
@@ -192,7 +192,7 @@ func (a *recordActor) slotOf(t *Ticket) *slot {
 // free forgets the run, and with it the events that it held.
 func (s *slot) free() {
 	s.busy = false
-	s.ticket.Work, s.ticket.outcome = core.Work{}, core.Outcome{}
+	s.ticket.Work, s.ticket.ended = core.Work{}, nil
 }
 
 func (a *recordActor) flushDone(m delivery.Flushed) {
@@ -248,7 +248,7 @@ func (a *recordActor) reloaded(m *reloadedMsg) {
 	loaded := *m.loaded
 	loaded.Claim = a.seat.claim
 	loaded.Unclean = true
-	a.begin(loaded)
+	a.begin(&loaded)
 }
 
 func (a *recordActor) current(r Request) bool {

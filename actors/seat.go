@@ -40,7 +40,7 @@ type Seat struct {
 
 type assignment struct {
 	registry *core.Registry
-	loaded   core.Loaded
+	loaded   *core.Loaded
 	gen      uint64
 }
 
@@ -98,8 +98,8 @@ type (
 
 // Assign hands an idle seat its next record, read after its claim. gen is the
 // worker incarnation that holds the claim. The seat must be bound, and idle:
-// new, or after a reusable End.
-func (s *Seat) Assign(registry *core.Registry, loaded core.Loaded, gen uint64) {
+// new, or after a reusable End. loaded is only read, and not kept.
+func (s *Seat) Assign(registry *core.Registry, loaded *core.Loaded, gen uint64) {
 	s.assigned = assignment{registry, loaded, gen}
 	s.send((*assignMsg)(nil))
 }

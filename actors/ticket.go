@@ -9,6 +9,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/keylinehq/keyline/actors/delivery"
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
 )
@@ -41,12 +42,12 @@ type Ticket struct {
 	// ctx is the record actor's incarnation: the consumer actor's derives from it.
 	ctx context.Context
 
-	state    atomic.Int32
-	direct   atomic.Bool // the child is gone: answer to the record
-	outcome  core.Outcome
-	returned bool // Run came back: no panic, no Goexit
-	tripped  bool
-	until    time.Time
+	state   atomic.Int32
+	direct  atomic.Bool // the child is gone: answer to the record
+	tripped bool
+	until   time.Time
+	// ended is the message to the machine, as the state done finds it.
+	ended delivery.Message
 
 	link link
 }
@@ -130,21 +131,26 @@ func (t *Ticket) exec(ctx context.Context) {
 		t.seat.ranOut()
 		return
 	}
-	t.returned = false
-	begin := t.seat.env.Clock.Now()
-	defer t.finish(ctx, begin)
-	t.outcome = t.seat.env.Runner.Run(ctx, t.Work)
-	t.returned = true
+	r := outcome{begun: t.seat.env.Clock.Now()}
+	defer r.finish(ctx, t)
+	r.Outcome = t.seat.env.Runner.Run(ctx, t.Work)
+	r.returned = true
+}
+
+// outcome is a run's outcome while it comes about.
+type outcome struct {
+	core.Outcome
+	begun    time.Time
+	returned bool // Run came back: no panic, no Goexit
 }
 
 // finish is exec's deferred end: it catches the handler's panic.
-func (t *Ticket) finish(ctx context.Context, begin time.Time) {
-	if !t.returned {
-		t.outcome = caught(recover())
+func (o *outcome) finish(ctx context.Context, t *Ticket) {
+	if !o.returned {
+		o.Outcome = caught(recover())
 	}
-	o := &t.outcome
 	if o.Begun.IsZero() {
-		o.Begun = begin
+		o.Begun = o.begun
 	}
 	if o.Ended.IsZero() {
 		o.Ended = t.seat.env.Clock.Now()
@@ -152,7 +158,7 @@ func (t *Ticket) finish(ctx context.Context, begin time.Time) {
 	if o.Err != nil && ctx.Err() != nil {
 		o.Cancelled = true
 	}
-	failed := Fails(*o)
+	failed := Fails(o.Outcome)
 	result := Succeeded
 	switch {
 	case failed:
@@ -160,6 +166,7 @@ func (t *Ticket) finish(ctx context.Context, begin time.Time) {
 	case o.Cancelled || o.Fenced:
 		result = Nothing
 	}
+	t.ended = delivery.Ended{Work: t.Work, Outcome: o.Outcome}
 
 	// The handler is gone: its pair and its place are free before anybody is
 	// told, so that what the answer starts finds them free.
@@ -175,6 +182,13 @@ func (t *Ticket) finish(ctx context.Context, begin time.Time) {
 	default:
 		seat.send((*ended)(t))
 	}
+}
+
+// fail ends a run that its consumer actor has not begun; it is not charged. The
+// caller has won the ticket from sent to done.
+func (t *Ticket) fail(err error) {
+	t.release(Nothing)
+	t.ended = delivery.Ended{Work: t.Work, Outcome: core.Outcome{Err: err, Cancelled: true}}
 }
 
 // caught makes an outcome of a panic, or of a runtime.Goexit (nil).

@@ -83,6 +83,9 @@ const (
 // Judge reads a handler's error. delay is meaningful for VerdictRetryAfter and
 // VerdictSnooze, reason for VerdictSkip.
 func Judge(err error) (v Verdict, delay time.Duration, reason string) {
+	if err == nil { // the usual case, without the allocations of the others
+		return VerdictCompleted, 0, ""
+	}
 	var (
 		permanent *permanentError
 		after     *retryAfterError
@@ -90,8 +93,6 @@ func Judge(err error) (v Verdict, delay time.Duration, reason string) {
 		skip      *skipError
 	)
 	switch {
-	case err == nil:
-		return VerdictCompleted, 0, ""
 	case errors.As(err, &snooze):
 		return VerdictSnooze, snooze.delay, ""
 	case errors.As(err, &skip):

@@ -3,12 +3,15 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/keylinehq/keyline/actors"
+	"github.com/keylinehq/keyline/actors/delivery"
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
 )
@@ -130,33 +133,134 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkRecords drains b.N records, each with one event, through claim loop,
-// loader, record and consumer actors and machines, with a store that answers at
-// once. core-µs/record is processor time, all goroutines together.
-func BenchmarkRecords(b *testing.B) {
-	for _, consumers := range []int{1, 4} {
-		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {
-			store := newInstantStore(b.N, consumers)
-			go store.commit()
-			s, err := New(Config{Deliveries: store, Leases: quietLeases{}, Wakes: &oneWake{}, Runner: instantRunner{}})
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
-			b.ResetTimer()
-			before := cpu()
-			if err := s.Start(context.Background()); err != nil {
-				b.Fatal(err)
-			}
-			<-store.done
-			used := cpu() - before
-			b.StopTimer()
-			if _, err := s.Stop(context.Background()); err != nil {
-				b.Fatal(err)
-			}
-			close(store.flushes)
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
-			b.ReportMetric(float64(used.Microseconds())/float64(b.N), "core-µs/record")
-		})
+// relay is a machine that decides nothing: it starts every consumer, flushes
+// when all have ended, and stops when that is durable. What is left beside it
+// is the cost of actors and messages.
+type relay struct {
+	registry *core.Registry
+	claim    core.Claim
+	running  int
+	effects  []delivery.Effect
+}
+
+func (m *relay) Reset(r *core.Registry, l core.Loaded, _ delivery.Options) []delivery.Effect {
+	m.claim, m.running, m.effects = l.Claim, len(r.Consumers), m.effects[:0]
+	for _, c := range r.Consumers {
+		m.effects = append(m.effects, delivery.Start{Work: core.Work{Record: l.Record, Token: l.Token, Consumer: c, Events: l.Events, Attempt: 1}})
 	}
+	return m.effects
+}
+
+func (m *relay) Step(_ time.Time, msg delivery.Message) []delivery.Effect {
+	m.effects = m.effects[:0]
+	switch msg.(type) {
+	case delivery.Ended:
+		if m.running--; m.running == 0 {
+			m.effects = append(m.effects, delivery.Flush{Flush: core.Flush{Record: m.claim.Record, Token: m.claim.Token, Then: core.Settle}})
+		}
+	case delivery.Flushed:
+		m.effects = append(m.effects, delivery.Stop{Why: delivery.StopSettled})
+	}
+	return m.effects
+}
+
+func newRelay(r *core.Registry, l core.Loaded, o delivery.Options) (actors.Machine, []delivery.Effect) {
+	m := &relay{}
+	return m, m.Reset(r, l, o)
+}
+
+// BenchmarkRecords drains b.N records, each with one event, through claim loop,
+// loader, record and consumer actors and machines, with a store and handlers
+// that answer at once. core-µs/record is processor time, all goroutines
+// together, garbage collection included. "messages" has a machine that decides
+// nothing, "all" the real one.
+func BenchmarkRecords(b *testing.B) {
+	for _, machine := range []string{"messages", "all"} {
+		for _, consumers := range []int{1, 4} {
+			b.Run(fmt.Sprintf("%s/consumers=%d", machine, consumers), func(b *testing.B) {
+				cfg := Config{Leases: quietLeases{}, Wakes: &oneWake{}, Runner: instantRunner{}}
+				if machine == "messages" {
+					cfg.Machine = newRelay
+				}
+				drain(b, cfg, consumers)
+			})
+		}
+	}
+}
+
+func drain(b *testing.B, cfg Config, consumers int) {
+	store := newInstantStore(b.N, consumers)
+	go store.commit()
+	defer close(store.flushes)
+	cfg.Deliveries = store
+	s, err := New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	before := cpu()
+	if err := s.Start(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	<-store.done
+	used := cpu() - before
+	b.StopTimer()
+	if _, err := s.Stop(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+	b.ReportMetric(float64(used.Microseconds())/float64(b.N), "core-µs/record")
+}
+
+// BenchmarkResident has records with two consumers whose handlers all run, and
+// prints what a record costs in memory beside the handlers' own goroutines.
+func BenchmarkResident(b *testing.B) {
+	const records = 2000
+	for b.Loop() {
+		store := newInstantStore(records, 2)
+		go store.commit()
+		release, begun := make(chan struct{}), make(chan struct{}, 2*records)
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		s, err := New(Config{Deliveries: store, Leases: quietLeases{}, Wakes: &oneWake{}, MaxInFlight: 1, MaxBatch: records,
+			Runner: blockingRunner{begun, release}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Start(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		for s.Health().Resident < records || queued(s) < 2*records-1 {
+			runtime.Gosched()
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/records, "B/record")
+		close(release)
+		<-store.done
+		if _, err := s.Stop(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		close(store.flushes)
+	}
+}
+
+func queued(s *Supervisor) int {
+	n := 0
+	for _, c := range s.Health().Consumers {
+		n += c.Queued
+	}
+	return n
+}
+
+type blockingRunner struct {
+	begun   chan struct{}
+	release chan struct{}
+}
+
+func (r blockingRunner) Run(context.Context, core.Work) core.Outcome {
+	<-r.release
+	return core.Outcome{}
 }

@@ -22,7 +22,7 @@ type spawnMsg struct{ items []spawnItem }
 type spawnItem struct {
 	place    *place
 	registry *core.Registry
-	loaded   core.Loaded
+	loaded   *core.Loaded
 	gen      uint64
 }
 
@@ -112,15 +112,15 @@ func (s *Supervisor) newPlace() *place {
 func (s *Supervisor) seat(registry *core.Registry, loaded *core.Loaded, gen uint64) (spawnItem, bool) {
 	p, isNew := s.table.take(loaded.Claim, gen, loaded.Head, s.cfg.Clock.Mono(), s.newPlace)
 	if isNew {
-		return spawnItem{p, registry, *loaded, gen}, true
+		return spawnItem{p, registry, loaded, gen}, true
 	}
-	s.assign(p, registry, *loaded, gen)
+	s.assign(p, registry, loaded, gen)
 	return spawnItem{}, false
 }
 
 // assign hands a bound place its record. Whoever fences or drains meanwhile has
 // either seen the place in the table, or is seen here.
-func (s *Supervisor) assign(p *place, registry *core.Registry, loaded core.Loaded, gen uint64) {
+func (s *Supervisor) assign(p *place, registry *core.Registry, loaded *core.Loaded, gen uint64) {
 	if s.draining.Load() {
 		s.dropPlace(p) // begins nothing any more; the claim goes back at the end
 		return
