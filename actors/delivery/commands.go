@@ -115,6 +115,7 @@ func (m *Machine) applySkip(c *core.Command) (bool, string) {
 // giveUp makes a lane's head terminal by an operator's word.
 func (m *Machine) giveUp(l *lane, c *core.Command) {
 	seq := m.headSeq(l)
+	l.owes = true
 	m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: seq, Consumer: l.c.ID, Attempt: l.cp.Attempt,
 		Code: "operator", Reason: Sanitize(c.Reason), At: m.now})
 	m.acc.DeadUpdates = append(m.acc.DeadUpdates, m.closed(core.DeadRetry{Record: m.claim.Record, Consumer: l.c.ID, Seq: seq,

@@ -107,6 +107,7 @@ func (m *Machine) newCursor() int64 {
 // planRow decides what becomes of a consumer's row in this flush.
 func (m *Machine) planRow(l *lane, f *core.Flush) {
 	l.planned, l.inFlush = leave, l.beyond
+	l.owes, l.owing = false, l.owes
 	if l.running {
 		l.inFlush = l.beyond - l.inHand
 	}
@@ -204,7 +205,7 @@ func (l *lane) durable() {
 	case remove:
 		l.row = false
 	}
-	l.planned = leave
+	l.planned, l.owing = leave, false
 	l.beyond -= l.inFlush
 	l.inFlush = 0
 	if l.writeAhead == aheadSent {
@@ -226,6 +227,7 @@ func (m *Machine) takeBack(f core.Flush) {
 	for i := range m.lanes {
 		l := &m.lanes[i]
 		l.planned, l.inFlush = leave, 0
+		l.owes, l.owing = l.owes || l.owing, false
 		if l.writeAhead == aheadSent {
 			l.writeAhead = aheadAsked
 		}

@@ -79,3 +79,17 @@ func TestWrittenAheadRowThatIsThereAlreadyIsNoDeadEnd(t *testing.T) {
 		t.Fatalf("attempt: %+v", w)
 	}
 }
+
+func TestSkipIsDurableBeforeHandleTxMovesTheRowPastIt(t *testing.T) {
+	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.Transactional, c.Versions = true, []int{1} })), loaded(2, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Ready}}
+		l.Events[0].Version = 2
+	}))
+	none[Start](s)
+	if f := s.flush(core.Keep); len(f.Skips) != 1 || row(f, 1) == nil || row(f, 1).Seq != 1 {
+		t.Fatalf("the skip is not written: %+v", f)
+	}
+	if w := s.kept().start(1); w.Events[0].Seq != 2 || w.Fence != 1 {
+		t.Fatalf("after the skip: %+v", w)
+	}
+}

@@ -139,6 +139,7 @@ func (m *Machine) unsupported(l *lane, e *core.Event) bool {
 		m.book(l, unsupportedBooking(m.now, &w))
 		return l.cp.State != core.Parked
 	default:
+		l.owes = true
 		m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: e.Seq, Consumer: l.c.ID,
 			Code: core.CodeUnsupportedVersion, At: m.now})
 		m.count(core.Counts{Consumer: l.c.ID, Skipped: 1, LastEventAt: e.CreatedAt})

@@ -69,13 +69,15 @@ type lane struct {
 	// beyond counts the events run (or running) and not yet durable, inFlush
 	// those of them that the flush on its way makes durable.
 	beyond, inFlush int
-	heldUntil       time.Time // an open breaker's probe time
-	singleUntil     int64     // after a failed batch: batches of one up to this seq
-	redeliver       int       // how many of the next events may have run under an earlier claim
-	redeliverTo     int64     // events up to it may have run before
-	ran             bool      // ran once under this claim
-	writeAhead      stage
-	replay          bool // an operator asked for the head again
+	// owes: a skip or dead letter of it waits to be flushed; owing: it is on its way.
+	owes, owing bool
+	heldUntil   time.Time // an open breaker's probe time
+	singleUntil int64     // after a failed batch: batches of one up to this seq
+	redeliver   int       // how many of the next events may have run under an earlier claim
+	redeliverTo int64     // events up to it may have run before
+	ran         bool      // ran once under this claim
+	writeAhead  stage
+	replay      bool // an operator asked for the head again
 	// mine: it was active under this claim, so that cp is ahead of the database.
 	mine bool
 }

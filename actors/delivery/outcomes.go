@@ -44,6 +44,7 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 // book takes a booking into what the next flush carries.
 func (m *Machine) book(l *lane, b core.Booking) {
 	l.cp = b.Checkpoint
+	l.owes = l.owes || b.DeadLetter != nil || b.Skip != nil
 	if b.DeadLetter != nil {
 		m.acc.DeadLetters = append(m.acc.DeadLetters, *b.DeadLetter)
 	}

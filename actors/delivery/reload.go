@@ -42,7 +42,7 @@ func (l *lane) inherit(old *lane) {
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
 	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
 	l.redeliver, l.redeliverTo = old.redeliver, old.redeliverTo
-	l.writeAhead = old.writeAhead
+	l.writeAhead, l.owes = old.writeAhead, old.owes
 	switch l.c.Status {
 	case core.Backfilling, core.Disabled, core.Retired:
 		l.mine = false // it comes back where its start rule or the cursor says

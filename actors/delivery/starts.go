@@ -26,8 +26,8 @@ func (m *Machine) tryStart(l *lane, at int) {
 	if l.beyond >= l.c.Window {
 		return // until the flush
 	}
-	if m.flushing && l.planned != leave && l.c.Transactional {
-		return // its row is the fence of HandleTx
+	if l.c.Transactional && m.flushing && (l.planned != leave || l.owing) {
+		return // its row is the fence of HandleTx, and what was passed over is to be durable before HandleTx moves the row past it
 	}
 	e, _, known := m.events.next(l.cp.Seq)
 	if !known || e == nil {
@@ -51,8 +51,8 @@ func (m *Machine) tryStart(l *lane, at int) {
 			return
 		}
 		m.turn = at + 1
-	} else if l.c.Transactional && !l.row {
-		m.urgent = true // considerFlush writes the row that HandleTx will move
+	} else if l.c.Transactional && (!l.row || l.owes) {
+		m.urgent = true // considerFlush writes the row that HandleTx will move, and what it would move past
 		m.touch()
 		return
 	}
