@@ -10,11 +10,11 @@ import (
 
 // extras are the rare parts of a flush, as the JSON argument of flush_extras.
 type extras struct {
-	DeadLetters []deadLetter `json:"dead_letters"`
-	DeadUpdates []deadUpdate `json:"dead_updates"`
-	Failures    []failure    `json:"failures"`
-	Skips       []skip       `json:"skips"`
-	Applied     []applied    `json:"applied"`
+	DeadLetters []deadLetter `json:"dead_letters,omitempty"`
+	DeadUpdates []deadUpdate `json:"dead_updates,omitempty"`
+	Failures    []failure    `json:"failures,omitempty"`
+	Skips       []skip       `json:"skips,omitempty"`
+	Applied     []applied    `json:"applied,omitempty"`
 }
 
 type deadLetter struct {
