@@ -118,7 +118,7 @@ func (m *Machine) giveUp(l *lane, c *core.Command) {
 	l.owes = true
 	m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: seq, Consumer: l.c.ID, Attempt: l.cp.Attempt,
 		Code: "operator", Reason: Sanitize(c.Reason), At: m.now})
-	m.acc.DeadUpdates = append(m.acc.DeadUpdates, m.closed(core.DeadRetry{Record: m.claim.Record, Consumer: l.c.ID, Seq: seq,
+	m.deadUpdate(m.closed(core.DeadRetry{Record: m.claim.Record, Consumer: l.c.ID, Seq: seq,
 		Attempt: l.cp.Attempt, Granted: l.cp.Granted}, core.DeadResolved, c))
 	m.count(core.Counts{Consumer: l.c.ID, Skipped: 1})
 	l.past(seq)
@@ -132,10 +132,11 @@ func (m *Machine) closed(d core.DeadRetry, status core.DeadRetryStatus, c *core.
 // parked on it, beside the checkpoint otherwise.
 func (m *Machine) applyRetryDead(c *core.Command) (bool, string) {
 	l := m.lane(c.Consumer)
+	d, open := m.deadNow(c)
 	switch {
 	case l == nil || l.c.Status == core.Disabled || l.c.Status == core.Retired:
 		return false, "its consumer is no longer there"
-	case c.Dead == nil || !c.DeadOpen:
+	case !open:
 		return false, "nothing to do: the dead letter is not open"
 	case l.cp.State == core.Parked && m.headSeq(l) == c.Seq:
 		m.grant(l)
@@ -143,27 +144,47 @@ func (m *Machine) applyRetryDead(c *core.Command) (bool, string) {
 	case l.cp.Seq < c.Seq:
 		return false, "nothing to do: it is being delivered in order"
 	}
-	d := *c.Dead
 	d.Granted, d.Crashes, d.Started, d.DueAt = d.Attempt, 0, false, m.now
-	m.acc.DeadUpdates = append(m.acc.DeadUpdates, core.DeadUpdate{DeadRetry: d, Status: core.DeadWaiting, At: m.now})
+	m.deadUpdate(core.DeadUpdate{DeadRetry: d, Status: core.DeadWaiting, At: m.now})
 	m.addRetry(d)
 	return true, "redelivered beside younger events"
 }
 
-func (m *Machine) applyResolveDead(c *core.Command) (bool, string) {
-	if c.Dead == nil || !c.DeadOpen {
-		if !m.dropRetry(c.DeadLetter) {
-			return false, "nothing to do: the dead letter is not open"
+// deadNow is the dead letter that a command is about, and whether it is open:
+// as it was when the commands were read, and as what waits to be flushed leaves it.
+func (m *Machine) deadNow(c *core.Command) (d core.DeadRetry, open bool) {
+	if c.Dead == nil {
+		return d, false
+	}
+	d, open = *c.Dead, c.DeadOpen
+	for _, x := range m.acc.DeadLetters {
+		if x.Consumer == d.Consumer && x.Seq == d.Seq {
+			d.Attempt, d.Granted, d.Crashes, open = x.Attempt, 0, 0, true
 		}
+	}
+	for _, u := range m.acc.DeadUpdates {
+		switch {
+		case u.ID == d.ID:
+			d, open = u.DeadRetry, u.Status == core.DeadAgain
+		case u.ID == 0 && u.Consumer == d.Consumer && u.Seq == d.Seq:
+			open = false
+		}
+	}
+	return d, open && m.retryOf(d.ID) == nil
+}
+
+func (m *Machine) applyResolveDead(c *core.Command) (bool, string) {
+	d, open := m.deadNow(c)
+	if !open && !m.dropRetry(c.DeadLetter) {
+		return false, "nothing to do: the dead letter is not open"
 	}
 	if l := m.lane(c.Consumer); l != nil && l.cp.State == core.Parked && m.headSeq(l) == c.Seq {
 		m.giveUp(l, c)
 		return true, "given up, its consumer goes on"
 	}
-	d := core.DeadRetry{ID: c.DeadLetter, Record: m.claim.Record, Consumer: c.Consumer, Seq: c.Seq}
-	if c.Dead != nil {
-		d = *c.Dead
+	if d.ID == 0 {
+		d = core.DeadRetry{ID: c.DeadLetter, Record: m.claim.Record, Consumer: c.Consumer, Seq: c.Seq}
 	}
-	m.acc.DeadUpdates = append(m.acc.DeadUpdates, m.closed(d, core.DeadResolved, c))
+	m.deadUpdate(m.closed(d, core.DeadResolved, c))
 	return true, "resolved"
 }

@@ -70,6 +70,7 @@ func (m *Machine) ready(l *lane) bool {
 
 // flush sends what is unflushed. then says what is to become of the claim.
 func (m *Machine) flush(then core.Disposition) {
+	m.planRetries()
 	f := m.acc
 	m.acc = core.Flush{}
 	f.Record, f.Token, f.Head, f.Then = m.claim.Record, m.claim.Token, m.head, then
@@ -80,7 +81,6 @@ func (m *Machine) flush(then core.Disposition) {
 	for i := range m.lanes {
 		m.planRow(&m.lanes[i], &f)
 	}
-	m.planRetries(&f)
 	f.Clear = m.unclean && m.allRan()
 	m.inflight = f
 	m.flushing, m.ending = true, then != core.Keep
@@ -217,9 +217,15 @@ func (l *lane) durable() {
 func (m *Machine) takeBack(f core.Flush) {
 	later := m.acc
 	m.acc = core.Flush{
-		DeadLetters: append(f.DeadLetters, later.DeadLetters...), DeadUpdates: append(f.DeadUpdates, later.DeadUpdates...),
+		DeadLetters: f.DeadLetters, DeadUpdates: f.DeadUpdates,
 		Failures: append(f.Failures, later.Failures...), Skips: append(f.Skips, later.Skips...),
 		Applied: append(f.Applied, later.Applied...), Counts: f.Counts,
+	}
+	for _, d := range later.DeadLetters {
+		m.deadLetter(d)
+	}
+	for _, u := range later.DeadUpdates {
+		m.deadUpdate(u)
 	}
 	for _, c := range later.Counts {
 		m.count(c)

@@ -93,3 +93,21 @@ func TestSkipIsDurableBeforeHandleTxMovesTheRowPastIt(t *testing.T) {
 		t.Fatalf("after the skip: %+v", w)
 	}
 }
+
+func TestCommandsSeeWhatEarlierOnesMadeOfTheDeadLetter(t *testing.T) {
+	command := func(id int64, kind core.CommandKind) core.Command {
+		return core.Command{ID: id, Record: 1, Kind: kind, Consumer: 1, Seq: 1, DeadLetter: 5, DeadOpen: true,
+			Dead: &core.DeadRetry{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 2, FirstFailedAt: begin}}
+	}
+	s := start(t, registry(consumer(1)), loaded(3, 3, func(l *core.Loaded) {
+		l.Commands = []core.Command{command(1, core.CommandRetryDead), command(2, core.CommandRetryDead), command(3, core.CommandResolveDead)}
+	}))
+	none[Start](s)
+	f := s.flush(core.Settle)
+	if len(f.DeadUpdates) != 1 || f.DeadUpdates[0].Status != core.DeadResolved {
+		t.Fatalf("updates of the dead letter: %+v", f.DeadUpdates)
+	}
+	if len(f.Applied) != 3 || !f.Applied[0].Done || f.Applied[1].Done || !f.Applied[2].Done {
+		t.Fatalf("commands: %+v", f.Applied)
+	}
+}

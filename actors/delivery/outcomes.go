@@ -46,10 +46,10 @@ func (m *Machine) book(l *lane, b core.Booking) {
 	l.cp = b.Checkpoint
 	l.owes = l.owes || b.DeadLetter != nil || b.Skip != nil
 	if b.DeadLetter != nil {
-		m.acc.DeadLetters = append(m.acc.DeadLetters, *b.DeadLetter)
+		m.deadLetter(*b.DeadLetter)
 	}
 	if b.Dead != nil {
-		m.acc.DeadUpdates = append(m.acc.DeadUpdates, *b.Dead)
+		m.deadUpdate(*b.Dead)
 	}
 	if b.Failure != nil {
 		m.acc.Failures = append(m.acc.Failures, *b.Failure)
@@ -60,6 +60,29 @@ func (m *Machine) book(l *lane, b core.Booking) {
 	}
 	m.count(b.Counts)
 	m.touch()
+}
+
+// deadUpdate adds to what the next flush carries. There is one update for a
+// dead letter in a flush: the latest.
+func (m *Machine) deadUpdate(u core.DeadUpdate) {
+	for i := range m.acc.DeadUpdates {
+		if o := &m.acc.DeadUpdates[i]; o.ID == u.ID && (u.ID != 0 || o.Consumer == u.Consumer && o.Seq == u.Seq) {
+			*o = u
+			return
+		}
+	}
+	m.acc.DeadUpdates = append(m.acc.DeadUpdates, u)
+}
+
+// deadLetter adds to what the next flush carries: one for a delivery.
+func (m *Machine) deadLetter(d core.DeadLetter) {
+	for i := range m.acc.DeadLetters {
+		if o := &m.acc.DeadLetters[i]; o.Consumer == d.Consumer && o.Seq == d.Seq {
+			*o = d
+			return
+		}
+	}
+	m.acc.DeadLetters = append(m.acc.DeadLetters, d)
 }
 
 // bookDurable takes what HandleTx has already written.

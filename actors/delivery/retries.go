@@ -123,7 +123,7 @@ func (m *Machine) retryUnAhead(r *retry) {
 	}
 	r.writeAhead, r.Started = notAhead, false
 	r.Attempt--
-	m.acc.DeadUpdates = append(m.acc.DeadUpdates, core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadWaiting, At: m.now})
+	m.deadUpdate(core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadWaiting, At: m.now})
 	m.touch()
 }
 
@@ -146,7 +146,7 @@ func (m *Machine) retryEnded(w *core.Work, out *core.Outcome) {
 	if b == nil {
 		decided := Decide(m.now, m.opts.Random, w.Consumer, w, out)
 		b = &decided
-		m.acc.DeadUpdates = append(m.acc.DeadUpdates, *b.Dead)
+		m.deadUpdate(*b.Dead)
 		if b.Failure != nil {
 			m.acc.Failures = append(m.acc.Failures, *b.Failure)
 		}
@@ -175,18 +175,18 @@ func (m *Machine) reopen(r *retry, code, message string) {
 }
 
 func (m *Machine) reopenAs(r *retry, reason core.DeadReason, code, message string) {
-	m.acc.DeadUpdates = append(m.acc.DeadUpdates, core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadAgain,
+	m.deadUpdate(core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadAgain,
 		Reason: reason, Code: code, Message: message, At: m.now})
 	m.urgent = true
 	m.touch()
 }
 
 // planRetries adds the written-ahead attempts to a flush.
-func (m *Machine) planRetries(f *core.Flush) {
+func (m *Machine) planRetries() {
 	for i := range m.retries {
 		if r := &m.retries[i]; r.writeAhead == aheadAsked {
 			r.writeAhead = aheadSent
-			f.DeadUpdates = append(f.DeadUpdates, core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadWaiting, At: m.now})
+			m.deadUpdate(core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadWaiting, At: m.now})
 		}
 	}
 }

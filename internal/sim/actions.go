@@ -98,7 +98,6 @@ func (r *run) claim(w *worker, limit int, only int64) {
 	}
 	for _, c := range claims {
 		r.logf("w%d r%d claim token %d crashes %d unclean %v", w.name, c.Record, c.Token, c.Crashes, c.Unclean)
-		r.check.claimed(c)
 		if !r.calm && r.cfg.Faults && r.oneIn(40) {
 			r.logf("w%d r%d the claim's answer is lost", w.name, c.Record)
 			continue // an orphan

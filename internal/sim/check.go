@@ -39,6 +39,17 @@ type checker struct {
 	refusedTo map[int32]time.Time
 	// crashed counts, by delivery, the recoveries that found it written ahead.
 	crashed map[dkey]int
+	// revisions are a consumer's definitions, with the last epoch of each but the present one.
+	revisions map[int32][]definition
+	current   map[int32]consumerRow
+	// since is the epoch of the registry that a claim's machine began with.
+	since map[int64]int64
+}
+
+// definition is what a consumer took up to an epoch.
+type definition struct {
+	row  consumerRow
+	upto int64
 }
 
 // history is what is known of one delivery.
@@ -74,6 +85,7 @@ func newChecker(r *run) *checker {
 		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
 		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
 		loosed: map[pair]time.Time{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
+		revisions: map[int32][]definition{}, since: map[int64]int64{}, current: map[int32]consumerRow{},
 	}
 }
 
@@ -91,6 +103,7 @@ func (c *checker) registered(id int32) {
 		c.pos[pair{rec.id, id}] = c.twin.Position(rec.id, id)
 	}
 	c.status[id] = c.twin.consumers[id-1].Status
+	c.current[id] = *c.twin.consumers[id-1]
 	if c.status[id] == core.Backfilling {
 		for _, rec := range c.twin.records {
 			c.pos[pair{rec.id, id}] = 0
@@ -117,7 +130,25 @@ func (c *checker) alive(h *holding) {
 	}
 }
 
-func (c *checker) claimed(cl core.Claim) {}
+// planned notes the registry that a machine begins with.
+func (c *checker) planned(h *holding) { c.since[h.claim.Token] = h.reg.Epoch }
+
+// revised notes a consumer's new definition.
+func (c *checker) revised(row *consumerRow) {
+	c.revisions[row.ID] = append(c.revisions[row.ID], definition{c.current[row.ID], c.twin.epoch - 1})
+	c.current[row.ID] = *row
+}
+
+// passed reports whether a claim's machine may have moved a consumer past an
+// event by a definition that it had before.
+func (c *checker) passed(row *consumerRow, e *core.Event, token int64) bool {
+	for _, d := range c.revisions[row.ID] {
+		if d.upto >= c.since[token] && c.applies(&d.row, e) != core.Applies {
+			return true
+		}
+	}
+	return false
+}
 
 func (c *checker) refused(t *task, until time.Time) {
 	id := t.work.Consumer.ID

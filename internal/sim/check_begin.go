@@ -40,7 +40,7 @@ func (c *checker) begins(t *task) {
 	}
 	for _, e := range w.Events {
 		h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
-		if h.begun > 0 && !w.Redelivered && !(h.cancelled && len(h.successes) == 0) {
+		if _, loosed := c.loosed[pair{w.Record, w.Consumer.ID}]; !loosed && h.begun > 0 && !w.Redelivered && !(h.cancelled && len(h.successes) == 0) {
 			fail("record %d consumer %d seq %d: begun before, and not said to be redelivered", w.Record, w.Consumer.ID, e.Seq)
 		}
 		h.begun++
@@ -200,6 +200,9 @@ func (c *checker) attemptCounts(t *task) {
 		}
 	}
 	h := c.seen[dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq}]
+	if at, ok := c.loosed[pair{w.Record, w.Consumer.ID}]; ok && h != nil && !h.last.at.After(at) {
+		h.last = attempt{} // disabled since: nothing was kept
+	}
 	if h != nil && h.last.token == w.Token && h.last.attempt > 0 {
 		want = h.last.attempt
 		if h.last.charged {
@@ -285,7 +288,7 @@ func (c *checker) runs(h *holding, consumer int32) bool {
 func (c *checker) suspects(t *task) {
 	w := &t.work
 	m := c.twin.record(w.Record).mailbox
-	if m.Crashes == 0 {
+	if m.Crashes == 0 || c.twin.consumers[w.Consumer.ID-1].Status == core.Disabled {
 		return
 	}
 	c.r.stats.WrittenAhead++

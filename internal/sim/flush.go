@@ -23,6 +23,7 @@ func (t *Twin) Flush(worker, epoch int64, f core.Flush) core.FlushResult {
 		res.Status = core.FlushFenced
 		return res
 	}
+	checkShape(&f)
 	t.extras(&f)
 	gone := t.mayEnd(r, &f, &res)
 	if f.Then == core.Settle && gone {
@@ -108,6 +109,37 @@ func checkRow(c core.Checkpoint) {
 		fail("checkpoint constraint: %+v: counts", c)
 	case c.State == core.Started && c.Attempt < 1:
 		fail("checkpoint constraint: %+v: started without an attempt", c)
+	}
+}
+
+// checkShape refuses what SQL would refuse, or carry out in any order: two
+// changes of one row in one statement.
+func checkShape(f *core.Flush) {
+	rows, updates, letters := map[int32]bool{}, map[int64]bool{}, map[dkey]bool{}
+	for _, c := range f.Upserts {
+		if rows[c.Consumer] || c.Record != f.Record {
+			fail("flush: two rows of consumer %d, or another record's", c.Consumer)
+		}
+		rows[c.Consumer] = true
+	}
+	for _, c := range f.Deletes {
+		if rows[c] {
+			fail("flush: consumer %d's row is written and deleted", c)
+		}
+		rows[c] = true
+	}
+	for _, u := range f.DeadUpdates {
+		if u.ID != 0 && updates[u.ID] {
+			fail("flush: two updates of dead letter %d", u.ID)
+		}
+		updates[u.ID] = true
+	}
+	for _, d := range f.DeadLetters {
+		k := dkey{pair{d.Record, d.Consumer}, d.Seq}
+		if letters[k] {
+			fail("flush: two dead letters of one delivery: %+v", d)
+		}
+		letters[k] = true
 	}
 }
 

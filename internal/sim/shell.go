@@ -65,6 +65,7 @@ func (h *holding) live() bool { return h.machine != nil && !h.stopped }
 func (r *run) start(h *holding, loaded core.Loaded) {
 	reg := h.w.reg
 	h.reg = reg
+	r.check.planned(h)
 	m, effects := delivery.New(reg, loaded, delivery.Options{
 		Now: r.twin.Now, Random: r.ch.Float64, CrashBudget: r.cfg.CrashBudget, LoadLimit: r.cfg.LoadLimit,
 	})

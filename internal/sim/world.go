@@ -172,6 +172,7 @@ func (r *run) revise(id int32) {
 		}
 	})
 	row := r.twin.consumers[id-1]
+	r.check.revised(row)
 	r.logf("c%d revision %d types %v versions %v", id, row.Revision, row.Types, row.Versions)
 	for _, w := range r.workers {
 		if l, ok := w.local[row.Name]; ok && !r.oneIn(4) {
@@ -377,6 +378,7 @@ func (r *run) newest() {
 				w.local[c.Name] = l
 			}
 		}
+		w.reg = r.twin.Registry(w.local)
 		if w.draining && len(w.held)+len(w.runs) == 0 {
 			r.rejoin(w)
 		}
