@@ -2,8 +2,10 @@ package delivery
 
 import (
 	"testing"
+	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // Specimens of what random schedules (internal/sim) have found.
@@ -111,3 +113,76 @@ func TestCommandsSeeWhatEarlierOnesMadeOfTheDeadLetter(t *testing.T) {
 		t.Fatalf("commands: %+v", f.Applied)
 	}
 }
+
+func lockstep(consumers ...*core.Consumer) *core.Registry {
+	return core.NewRegistry(1, keylinetype.Lockstep, consumers, nil)
+}
+
+func TestNobodyStartsAVersionThatItsSiblingLetItPass(t *testing.T) {
+	// Consumer 2 passes event 1, which lets consumer 1 pass event 2 and leaves 3 to both.
+	first := consumer(1, func(c *core.Consumer) { c.Versions = []int{1} })
+	second := consumer(2, func(c *core.Consumer) { c.Versions = []int{1} })
+	s := start(t, lockstep(first, second), loaded(3, 0, func(l *core.Loaded) {
+		l.Events[0].Version, l.Events[1].Version = 2, 2
+	}))
+	if a, b := s.start(1), s.start(2); a.Events[0].Seq != 3 || b.Events[0].Seq != 3 {
+		t.Fatalf("started %d and %d", a.Events[0].Seq, b.Events[0].Seq)
+	}
+}
+
+func TestTroubleOfAnAllForOneConsumerTakesBackItsSiblings(t *testing.T) {
+	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.Scope = keylinetype.AllForOne }), consumer(2)), loaded(1, 0))
+	w1, w2 := s.start(1), s.start(2)
+	only[Withdraw](s.end(w1, errHandler))
+	s.kept()
+	s.step(NotStarted{Work: w2})
+	none[Start](s)
+	f := s.flush(core.HandBack)
+	if c := row(f, 1); !f.DueAt.Equal(begin.Add(time.Minute)) || c != nil {
+		t.Fatalf("hand-back: %+v", f)
+	}
+}
+
+func TestWriteAheadThatIsHeldIsTakenBack(t *testing.T) {
+	reg := registry(consumer(1), consumer(2, func(c *core.Consumer) { c.Status, c.Scope = core.Paused, keylinetype.AllForOne }))
+	parked := core.Checkpoint{Record: 1, Consumer: 2, Seq: 0, State: core.Parked, Attempt: 1, ErrorCode: "error"}
+	s := start(t, reg, loaded(2, 0, suspect, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{parked} }))
+	f := s.flush(core.Keep)
+	if row(f, 1) == nil || row(f, 1).State != core.Started {
+		t.Fatalf("not written ahead: %+v", f)
+	}
+	// By the time that it is durable, the parked sibling is resumed.
+	s.step(RegistryMoved{})
+	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
+	only[Reload](s)
+	resumed := core.NewRegistry(2, reg.Ordering, []*core.Consumer{consumer(1), consumer(2, func(c *core.Consumer) { c.Scope = keylinetype.AllForOne })}, nil)
+	s.step(Reloaded{Registry: resumed, Loaded: loaded(2, 0, suspect, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{*row(f, 1), parked}
+	})})
+	none[Start](s)
+	if f := s.flush(core.HandBack); row(f, 1) != nil && row(f, 1).State == core.Started {
+		t.Fatalf("left as started: %+v", f)
+	}
+}
+
+func TestRetryOfADeadLetterIsDurableBeforeHandleTxMovesIt(t *testing.T) {
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional = true })
+	s := start(t, registry(tx), loaded(2, 2, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 2, State: core.Ready}}
+		l.Events = events(1, 2)
+		l.Commands = []core.Command{{ID: 1, Record: 1, Kind: core.CommandRetryDead, Consumer: 1, Seq: 1, DeadLetter: 5, DeadOpen: true,
+			Dead: &core.DeadRetry{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 2, FirstFailedAt: begin}}}
+	}))
+	none[Start](s)
+	s.step(EventsLoaded{events(1, 1)})
+	none[Start](s)
+	if f := s.inflight(); len(f.DeadUpdates) != 1 || f.DeadUpdates[0].Status != core.DeadWaiting {
+		t.Fatalf("the retry is not written: %+v", f)
+	}
+	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
+	if w := s.start(1); w.Dead == nil || w.Attempt != 3 {
+		t.Fatalf("retry: %+v", w)
+	}
+}
+
+func (s *script) inflight() core.Flush { return s.m.inflight }

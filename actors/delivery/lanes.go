@@ -81,30 +81,42 @@ func (m *Machine) applies(l *lane, e *core.Event) core.Applicability {
 }
 
 // passOver moves every active consumer, hosted here or not, past events that do
-// not concern it, and hosted ones past versions they do not support.
+// not concern it, and hosted ones past versions they do not support. Under lockstep one
+// consumer's moving on may let another pass.
 func (m *Machine) passOver() {
-	for i := range m.lanes {
-		l := &m.lanes[i]
-		if l.c.Status != core.Active || l.running || l.writeAhead != notAhead {
-			continue
+	for {
+		moved := false
+		for i := range m.lanes {
+			moved = m.passLane(&m.lanes[i]) || moved
 		}
-		if l.cp.State == core.Parked && l.cp.ErrorCode == core.CodeUnsupportedVersion {
-			m.reconsider(l)
-		}
-		for (l.cp.State == core.Ready || l.cp.State == core.Backoff) && m.behind(l) {
-			e, to, known := m.events.next(l.cp.Seq)
-			if !known {
-				break
-			}
-			if e == nil {
-				l.past(to) // pruned
-				continue
-			}
-			if !m.passEvent(l, e) {
-				break
-			}
+		if !moved || m.reg.Ordering != keylinetype.Lockstep {
+			return
 		}
 	}
+}
+
+func (m *Machine) passLane(l *lane) (moved bool) {
+	if l.c.Status != core.Active || l.running || l.writeAhead != notAhead {
+		return false
+	}
+	if l.cp.State == core.Parked && l.cp.ErrorCode == core.CodeUnsupportedVersion {
+		m.reconsider(l)
+	}
+	from := l.cp.Seq
+	for (l.cp.State == core.Ready || l.cp.State == core.Backoff) && m.behind(l) {
+		e, to, known := m.events.next(l.cp.Seq)
+		if !known {
+			break
+		}
+		if e == nil {
+			l.past(to) // pruned
+			continue
+		}
+		if !m.passEvent(l, e) {
+			break
+		}
+	}
+	return l.cp.Seq > from
 }
 
 // past moves a lane beyond an event, whose retry state ends with it.

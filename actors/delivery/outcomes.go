@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // ended takes a handler's outcome.
@@ -32,6 +33,7 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	// booking is about the position and retry state.
 	if out.Booked != nil {
 		m.bookDurable(l, out.Booked)
+		m.holdSiblings(l)
 		return
 	}
 	b := Decide(m.now, m.opts.Random, w.Consumer, w, out)
@@ -39,6 +41,14 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 		l.singleUntil = w.Events[len(w.Events)-1].Seq
 	}
 	m.book(l, b)
+	m.holdSiblings(l)
+}
+
+// holdSiblings takes back what siblings have not begun, where this lane's trouble is theirs.
+func (m *Machine) holdSiblings(l *lane) {
+	if l.c.Scope == keylinetype.AllForOne && (l.cp.State == core.Backoff || l.cp.State == core.Parked) && m.running > 0 {
+		m.do(Withdraw{})
+	}
 }
 
 // book takes a booking into what the next flush carries.

@@ -11,12 +11,11 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 		return
 	}
 	old := m.lanes
-	m.reg, m.base = reg, loaded.Base
+	m.base = loaded.Base
 	m.events.insert(loaded.Events)
 	m.events.load(loaded, m.opts.LoadLimit)
 	m.head = max(m.head, loaded.Head, m.events.last())
 	lanes := make([]lane, 0, len(reg.Consumers))
-	withdraw := false
 	for _, c := range reg.Consumers {
 		l := m.newLane(c, loaded)
 		for i := range old {
@@ -24,12 +23,12 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 				l.inherit(&old[i])
 			}
 		}
-		withdraw = withdraw || (l.running && !l.hosted())
 		lanes = append(lanes, l)
 	}
-	m.lanes = lanes
-	if withdraw {
-		m.do(Withdraw{}) // what has not begun is not to begin
+	moved := m.reg.Epoch != reg.Epoch
+	m.reg, m.lanes = reg, lanes
+	if moved && m.running > 0 {
+		m.do(Withdraw{}) // what has not begun may not be to begin, by the new registry
 	}
 	m.commands = m.notYetApplied(loaded.Commands)
 	m.mergeRetries(loaded.Retries)

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
@@ -99,6 +100,10 @@ func (m *Machine) tryRetry(r *retry, l *lane, e *core.Event) {
 	if m.suspect && m.running > 0 {
 		return
 	}
+	if l.c.Transactional && m.retryOwed(r.ID) {
+		m.urgent = true // its row is the fence of HandleTx
+		return
+	}
 	attempt := r.Attempt + 1
 	if r.writeAhead == aheadDone {
 		attempt = r.Attempt
@@ -108,6 +113,12 @@ func (m *Machine) tryRetry(r *retry, l *lane, e *core.Event) {
 	m.running++
 	m.do(Start{core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Attempt: attempt,
 		Redelivered: true, Checkpoint: l.cp, Dead: &dead, Replay: true}})
+}
+
+// retryOwed reports whether the dead letter's row waits to be flushed.
+func (m *Machine) retryOwed(id int64) bool {
+	this := func(u core.DeadUpdate) bool { return u.ID == id }
+	return slices.ContainsFunc(m.acc.DeadUpdates, this) || slices.ContainsFunc(m.inflight.DeadUpdates, this)
 }
 
 func (m *Machine) retryNotStarted(w *core.Work, until time.Time) {

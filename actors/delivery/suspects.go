@@ -75,7 +75,11 @@ func (m *Machine) dropAhead() {
 		return // it may be on its way
 	}
 	for i := range m.lanes {
-		if l := &m.lanes[i]; !l.running && (m.draining || !l.hosted()) {
+		l := &m.lanes[i]
+		if l.writeAhead == notAhead || l.running {
+			continue
+		}
+		if until, held := m.waits(l); held || !m.due(until) || m.draining || !l.hosted() {
 			m.unAhead(l)
 		}
 	}

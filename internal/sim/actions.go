@@ -334,6 +334,10 @@ func (r *run) moved(t *task) {
 		r.finish(t, core.Outcome{Booked: &b})
 		return
 	}
+	if row := r.twin.consumers[t.work.Consumer.ID-1]; r.twin.Holds(t.h.w.id, t.work.Record, t.work.Token) && !r.check.interrupted[row.ID] {
+		fail("record %d consumer %d: HandleTx finds its row elsewhere under a live claim", t.work.Record, row.ID)
+	}
+	r.check.excused[t.work.Token] = true
 	r.finish(t, core.Outcome{Err: t.out.Err, Fenced: true})
 }
 

@@ -38,12 +38,14 @@ func (c *checker) begins(t *task) {
 	if live {
 		c.suspects(t)
 	}
-	for _, e := range w.Events {
+	for i, e := range w.Events {
 		h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
-		if _, loosed := c.loosed[pair{w.Record, w.Consumer.ID}]; !loosed && h.begun > 0 && !w.Redelivered && !(h.cancelled && len(h.successes) == 0) {
+		if !c.interrupted[w.Consumer.ID] && !c.commanded(w.Record, w.Consumer.ID) && h.begun > 0 && !w.Redelivered && !(h.cancelled && len(h.successes) == 0) {
 			fail("record %d consumer %d seq %d: begun before, and not said to be redelivered", w.Record, w.Consumer.ID, e.Seq)
 		}
-		h.begun++
+		if i == 0 || len(h.successes) > 0 {
+			h.begun++ // of a failed batch only the first event is remembered beyond the claim
+		}
 	}
 }
 
@@ -104,6 +106,9 @@ func (c *checker) inOrder(t *task, live bool) {
 		if c.applies(row, ev) == core.NotApplicable || c.doneWith(dkey{k, ev.Seq}, w, live) {
 			continue
 		}
+		if c.passed(row, ev, w.Token) {
+			continue
+		}
 		if c.applies(row, ev) == core.UnsupportedVersion && row.OnUnsupported != keylinetype.WaitUnsupported {
 			continue
 		}
@@ -147,7 +152,7 @@ func (c *checker) mayRepeat(k dkey, w *core.Work) {
 			fail("record %d consumer %d seq %d is delivered twice under one claim", k.record, k.consumer, k.seq)
 		case c.clean[s.token]:
 			fail("record %d consumer %d seq %d is delivered again, though its claim ended cleanly", k.record, k.consumer, k.seq)
-		case !c.r.cfg.Faults && !c.r.cfg.Poison:
+		case !c.r.cfg.Faults && !c.r.cfg.Poison && !c.excused[s.token]:
 			fail("record %d consumer %d seq %d is delivered twice without a fault", k.record, k.consumer, k.seq)
 		case w.Consumer.Transactional:
 			fail("record %d consumer %d seq %d was committed, and is delivered again", k.record, k.consumer, k.seq)
@@ -158,6 +163,9 @@ func (c *checker) mayRepeat(k dkey, w *core.Work) {
 // withinWindow: a claim never runs more than the window beyond what is flushed.
 func (c *checker) withinWindow(t *task) {
 	w := &t.work
+	if _, disabled := c.loosed[pair{w.Record, w.Consumer.ID}]; disabled {
+		return // its place is no measure any more
+	}
 	pos := c.twin.Position(w.Record, w.Consumer.ID)
 	n := len(w.Events)
 	for _, e := range c.twin.record(w.Record).events {
@@ -184,8 +192,11 @@ func (c *checker) withinWindow(t *task) {
 // head is the row of a delivery, if its event is the next of it.
 func (c *checker) head(w *core.Work) (core.Checkpoint, bool) {
 	row, ok := c.twin.checkpoints[pair{w.Record, w.Consumer.ID}]
-	next := c.nextSeq(c.twin.record(w.Record), c.twin.consumers[w.Consumer.ID-1], row.Seq)
-	return row, ok && next == w.Events[0].Seq
+	now := c.twin.consumers[w.Consumer.ID-1]
+	if now.Revision != w.Consumer.Revision {
+		return row, ok && row.Seq < w.Events[0].Seq // by an older definition
+	}
+	return row, ok && c.nextSeq(c.twin.record(w.Record), now, row.Seq) == w.Events[0].Seq
 }
 
 // attemptCounts: attempts go up by one with every charged run, and never back.
@@ -195,13 +206,13 @@ func (c *checker) attemptCounts(t *task) {
 	row, isHead := c.head(w)
 	if isHead {
 		want = row.Attempt + 1
-		if row.State == core.Started {
-			want = row.Attempt
+		if row.State == core.Started && w.Attempt == row.Attempt {
+			want = row.Attempt // written ahead by this claim, as suspects looks at
 		}
 	}
 	h := c.seen[dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq}]
-	if at, ok := c.loosed[pair{w.Record, w.Consumer.ID}]; ok && h != nil && !h.last.at.After(at) {
-		h.last = attempt{} // disabled since: nothing was kept
+	if _, ok := c.loosed[pair{w.Record, w.Consumer.ID}]; ok {
+		return // disabled since: nothing was kept
 	}
 	if h != nil && h.last.token == w.Token && h.last.attempt > 0 {
 		want = h.last.attempt
@@ -262,7 +273,7 @@ func (c *checker) siblings(t *task) {
 		}
 		cp, ok := c.twin.checkpoints[k]
 		own, isHead := c.head(w)
-		if ok && row.Scope == keylinetype.AllForOne && row.Status == core.Active && !c.commanded(rec.id, row.ID) &&
+		if ok && row.Scope == keylinetype.AllForOne && row.Status == core.Active && !c.commanded(rec.id, row.ID) && len(c.revisions[row.ID]) == 0 &&
 			!(isHead && own.State == core.Backoff) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
 			fail("all_for_one: record %d seq %d begins for consumer %d while consumer %d is in %s", rec.id, first, w.Consumer.ID, row.ID, cp.State)
 		}

@@ -110,6 +110,7 @@ func (c *checker) statusOf(row *consumerRow) {
 		return
 	}
 	c.status[row.ID] = row.Status
+	c.interrupted[row.ID] = c.interrupted[row.ID] || was == core.Active
 	for _, rec := range c.twin.records {
 		k := pair{rec.id, row.ID}
 		if row.Status == core.Disabled {
