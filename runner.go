@@ -1,0 +1,133 @@
+package keyline
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/actors/delivery"
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/store"
+)
+
+// runner runs the handlers of this process's consumers: actors.Runner.
+type runner struct {
+	store  *store.Store
+	clock  clock.Clock
+	random func() float64
+	hosted map[string]*hosted
+	watch  *processTelemetry
+}
+
+// hosted is one consumer of this process, with middleware around its handler.
+type hosted struct {
+	Consumer
+	handle func(ctx context.Context, tx pgx.Tx, batch []*Delivery) error
+	watch  *consumerTelemetry
+}
+
+func newHosted(c Consumer, middleware []func(Handler) Handler, watch *consumerTelemetry) *hosted {
+	h := &hosted{Consumer: c, watch: watch}
+	switch {
+	case len(middleware) == 0:
+		h.handle = h.call
+	default:
+		h.handle = func(ctx context.Context, tx pgx.Tx, batch []*Delivery) error {
+			next := Handler(func(ctx context.Context, d *Delivery) error { return h.call(ctx, tx, batch) })
+			for i := len(middleware) - 1; i >= 0; i-- {
+				next = middleware[i](next)
+			}
+			return next(ctx, batch[0])
+		}
+	}
+	return h
+}
+
+func (h *hosted) call(ctx context.Context, tx pgx.Tx, batch []*Delivery) error {
+	switch {
+	case h.HandleTx != nil:
+		return h.HandleTx(ctx, tx, batch[0])
+	case h.HandleBatch != nil:
+		return h.HandleBatch(ctx, batch)
+	}
+	return h.Handle(ctx, batch[0])
+}
+
+// timeoutError is a handler's failure after its consumer's own Timeout.
+type timeoutError struct {
+	after time.Duration
+	err   error
+}
+
+func (e *timeoutError) Error() string {
+	return "timed out after " + e.after.String() + ": " + e.err.Error()
+}
+func (e *timeoutError) Unwrap() error   { return e.err }
+func (*timeoutError) ErrorCode() string { return core.CodeTimeout }
+
+// errNotHosted is the outcome of work for a consumer that this process does
+// not have, which the registry rules out.
+var errNotHosted = errors.New("consumer is not hosted by this process")
+
+// Run implements actors.Runner. A panic of the handler passes through, to the
+// actor that supervises it.
+func (r *runner) Run(ctx context.Context, w core.Work) (out core.Outcome) {
+	h := r.hosted[w.Consumer.Name]
+	if h == nil {
+		return core.Outcome{Err: errNotHosted, Cancelled: true}
+	}
+	batch := deliveries(&w)
+	ctx, end := r.watch.start(ctx, h.watch, &w, batch)
+	out.Err = errPanicked // what end sees where the handler does not return
+	defer func() { end(&out) }()
+	out = r.run(ctx, h, w, batch)
+	return out
+}
+
+var errPanicked = errors.New("handler panicked")
+
+func (r *runner) run(ctx context.Context, h *hosted, w core.Work, batch []*Delivery) core.Outcome {
+	handle := func(ctx context.Context, tx pgx.Tx) error {
+		if h.Timeout <= 0 {
+			return h.handle(ctx, tx, batch)
+		}
+		limited, cancel := context.WithTimeout(ctx, h.Timeout)
+		defer cancel()
+		err := h.handle(limited, tx, batch)
+		if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+			return &timeoutError{h.Timeout, err}
+		}
+		return err
+	}
+	if h.HandleTx == nil {
+		return core.Outcome{Err: handle(ctx, nil)}
+	}
+	return r.store.RunTx(ctx, w, handle, func(err error) core.Booking {
+		cancelled := err != nil && ctx.Err() != nil
+		return delivery.Decide(r.clock.Now(), r.random, w.Consumer, &w, &core.Outcome{Err: err, Cancelled: cancelled})
+	})
+}
+
+func deliveries(w *core.Work) []*Delivery {
+	list := make([]Delivery, len(w.Events))
+	batch := make([]*Delivery, len(w.Events))
+	for i := range w.Events {
+		e := &w.Events[i]
+		list[i] = Delivery{
+			Event: e.Event, Consumer: w.Consumer.Name, Attempt: w.Attempt, Redelivered: w.Redelivered, Mode: Live, Token: w.Token,
+			IdempotencyKey: e.ID.String() + ":" + strconv.Itoa(int(w.Consumer.ID)),
+		}
+		switch {
+		case w.Replay:
+			list[i].Mode = Replay
+		case e.Seq <= w.Checkpoint.LiveFrom:
+			list[i].Mode = CatchUp
+		}
+		batch[i] = &list[i]
+	}
+	return batch
+}

@@ -1,0 +1,187 @@
+package keyline
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/core"
+)
+
+// instrumentation names this library's spans and metrics.
+const instrumentation = "github.com/keylinehq/keyline"
+
+// Attributes beside the messaging conventions, as spans and logs carry them.
+// The destination is the record's type, never its key: that would be a new time series per record.
+const (
+	attrRecordKey = "keyline.record.key"
+	attrTenant    = "keyline.tenant"
+	attrSeq       = "keyline.event.seq"
+	attrAttempt   = "keyline.delivery.attempt"
+	attrMode      = "keyline.delivery.mode"
+	attrOutcome   = "keyline.delivery.outcome"
+)
+
+// processTelemetry makes the process spans and the metrics of deliveries.
+type processTelemetry struct {
+	clock    clock.Clock
+	tracer   trace.Tracer
+	silent   bool // no spans: the provider makes none
+	duration metric.Float64Histogram
+	messages metric.Int64Counter
+	lag      metric.Float64Histogram
+}
+
+func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
+	tracers, meters := cfg.TracerProvider, cfg.MeterProvider
+	if tracers == nil {
+		tracers = otel.GetTracerProvider()
+	}
+	if meters == nil {
+		meters = otel.GetMeterProvider()
+	}
+	_, silent := tracers.(noop.TracerProvider)
+	t := &processTelemetry{clock: c, tracer: tracers.Tracer(instrumentation), silent: silent}
+	meter := meters.Meter(instrumentation)
+	var err error
+	if t.duration, err = meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
+		metric.WithDescription("Duration of a delivery's handler")); err != nil {
+		return nil, err
+	}
+	if t.messages, err = meter.Int64Counter("messaging.client.consumed.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("Events delivered to consumers, by outcome")); err != nil {
+		return nil, err
+	}
+	if t.lag, err = meter.Float64Histogram("keyline.delivery.lag", metric.WithUnit("s"),
+		metric.WithDescription("Time from an event's append to the start of its handler")); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// consumerTelemetry holds a consumer's attributes, made once.
+type consumerTelemetry struct {
+	span     []attribute.KeyValue
+	outcomes map[string]metric.MeasurementOption
+	lag      metric.MeasurementOption
+}
+
+var outcomeNames = []string{"completed", "retry", "permanent", "snoozed", "skipped", "panic", "cancelled", "fenced"}
+
+func newConsumerTelemetry(name string) *consumerTelemetry {
+	common := []attribute.KeyValue{semconv.MessagingSystemKey.String("keyline"), semconv.MessagingConsumerGroupName(name)}
+	c := &consumerTelemetry{
+		span: append(common[:2:2], semconv.MessagingOperationTypeProcess, semconv.MessagingOperationName("process")),
+		lag:  metric.WithAttributeSet(attribute.NewSet(common...)), outcomes: map[string]metric.MeasurementOption{},
+	}
+	for _, o := range outcomeNames {
+		c.outcomes[o] = metric.WithAttributeSet(attribute.NewSet(append(common[:2:2], attribute.String(attrOutcome, o))...))
+	}
+	return c
+}
+
+// start begins a delivery's span. The first attempt is a child of the append
+// and linked to it; a retry, a replay or a backfill is a new root with a link, or one trace
+// would grow without end.
+func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, func(*core.Outcome)) {
+	begun := t.clock.Mono()
+	t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag)
+	var span trace.Span
+	if !t.silent {
+		ctx, span = t.span(ctx, c, w, batch)
+	}
+	return ctx, func(out *core.Outcome) {
+		name := outcomeName(out)
+		option := c.outcomes[name]
+		t.duration.Record(ctx, (t.clock.Mono() - begun).Seconds(), option)
+		t.messages.Add(ctx, int64(len(batch)), option)
+		if span == nil {
+			return
+		}
+		span.SetAttributes(attribute.String(attrOutcome, name))
+		if out.Err != nil && name != "skipped" && name != "snoozed" {
+			// The error's text may hold what the payload holds: its code is enough.
+			span.SetAttributes(semconv.ErrorTypeKey.String(errorCode(out)))
+			span.SetStatus(codes.Error, name)
+		}
+		span.End()
+	}
+}
+
+func (t *processTelemetry) span(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, trace.Span) {
+	first := batch[0]
+	attrs := append(c.span[:len(c.span):len(c.span)],
+		semconv.MessagingDestinationName(first.RecordType()), semconv.MessagingMessageID(first.ID.String()),
+		attribute.String(attrRecordKey, first.Key.Record), attribute.Int64(attrSeq, first.Seq),
+		attribute.Int(attrAttempt, first.Attempt), attribute.String(attrMode, string(first.Mode)))
+	if first.Tenant != "" {
+		attrs = append(attrs, attribute.String(attrTenant, first.Tenant))
+	}
+	if len(batch) > 1 {
+		attrs = append(attrs, semconv.MessagingBatchMessageCount(len(batch)))
+	}
+	if id := first.Headers[HeaderCorrelationID]; id != "" {
+		attrs = append(attrs, semconv.MessagingMessageConversationID(id))
+	}
+	var links []trace.Link
+	for _, d := range batch {
+		if sc := appendedIn(d.Headers); sc.IsValid() {
+			links = append(links, trace.Link{SpanContext: sc})
+		}
+	}
+	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attrs...), trace.WithLinks(links...)}
+	if len(links) > 0 && len(batch) == 1 && first.Attempt == 1 && first.Mode == Live && !w.Redelivered {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, links[0].SpanContext)
+	} else {
+		options = append(options, trace.WithNewRoot())
+	}
+	return t.tracer.Start(ctx, "process "+w.Consumer.Name, options...)
+}
+
+// appendedIn is the span in which an event was appended.
+func appendedIn(headers map[string]string) trace.SpanContext {
+	if headers[HeaderTraceparent] == "" {
+		return trace.SpanContext{}
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(headers))
+	return trace.SpanContextFromContext(ctx)
+}
+
+func outcomeName(out *core.Outcome) string {
+	switch {
+	case errors.Is(out.Err, errPanicked):
+		return "panic"
+	case out.Fenced:
+		return "fenced"
+	case out.Cancelled:
+		return "cancelled"
+	}
+	switch v, _, _ := Judge(out.Err); v {
+	case VerdictCompleted:
+		return "completed"
+	case VerdictPermanent:
+		return "permanent"
+	case VerdictSnooze:
+		return "snoozed"
+	case VerdictSkip:
+		return "skipped"
+	default:
+		return "retry"
+	}
+}
+
+func errorCode(out *core.Outcome) string {
+	if errors.Is(out.Err, errPanicked) {
+		return core.CodePanic
+	}
+	return ErrorCode(out.Err)
+}

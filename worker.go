@@ -1,0 +1,291 @@
+package keyline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/listener"
+	"github.com/keylinehq/keyline/store"
+	"github.com/keylinehq/keyline/supervisor"
+)
+
+// Worker delivers events to consumers. Any Go program can embed one; several
+// processes with workers on one database are a cluster.
+type Worker struct {
+	pool      *pgxpool.Config
+	cfg       Config
+	consumers []Consumer
+	ready     chan struct{}
+
+	mu      sync.Mutex
+	started bool
+	parts   *parts // nil before Start and where Disabled
+
+	stopOnce sync.Once
+	status   Status
+	stopErr  error
+}
+
+// parts are what a started worker is made of, in the order in which they start.
+type parts struct {
+	store      *store.Store
+	guard      func()
+	listener   *listener.Listener
+	supervisor *supervisor.Supervisor
+	endSweeps  context.CancelFunc
+	sweeps     sync.WaitGroup
+}
+
+// Status is a worker's report when it has stopped.
+type Status = supervisor.Status
+
+// NewWorker makes a worker of the consumers that this process runs. Nothing is
+// connected or started. pool says how to connect: the worker has connections of its own, so that a busy pool
+// cannot starve its heartbeat, and as many for HandleTx as the pool's MaxConns.
+//
+// The error names the field that is wrong.
+func NewWorker(pool *pgxpool.Pool, cfg Config, consumers ...Consumer) (*Worker, error) {
+	if pool == nil {
+		return nil, wrong("pool", "is nil")
+	}
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if err := validateConsumers(consumers); err != nil {
+		return nil, err
+	}
+	return &Worker{pool: pool.Config(), cfg: cfg, consumers: consumers, ready: make(chan struct{})}, nil
+}
+
+// Run starts the worker, waits until ctx ends, and stops it within the
+// shutdown grace.
+func (w *Worker) Run(ctx context.Context) error {
+	if err := w.Start(ctx); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.ShutdownGrace)
+	defer cancel()
+	_, err := w.Stop(grace)
+	return err
+}
+
+// Ready is closed when the worker has joined the cluster and claims.
+func (w *Worker) Ready() <-chan struct{} { return w.ready }
+
+// Start registers the consumers, joins the cluster and begins to deliver. It
+// returns when the worker is ready; it then runs until Stop, not until ctx ends. A second Start is an error.
+//
+// Errors: ErrConflict where the registry has another definition of a consumer at the same revision; one
+// that says what to run where the schema is missing, old or newer than this binary; ErrUnavailable.
+func (w *Worker) Start(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started {
+		return errors.New("keyline: the worker was started before")
+	}
+	w.started = true
+	if w.cfg.Disabled {
+		w.cfg.Logger.Info("keyline worker is disabled")
+		return nil
+	}
+	p := &parts{}
+	if err := w.start(ctx, p); err != nil {
+		stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancel()
+		_, stopErr := p.stop(stop)
+		return errors.Join(err, stopErr)
+	}
+	w.parts = p
+	close(w.ready)
+	return nil
+}
+
+func (w *Worker) start(ctx context.Context, p *parts) error {
+	var err error
+	p.store, err = store.Open(ctx, store.Config{Pool: w.pool, Schema: w.cfg.Schema, ListenURL: w.cfg.ListenURL,
+		Logger: w.cfg.Logger, Local: w.local()})
+	if err != nil {
+		return fmt.Errorf("keyline: open store: %w", err)
+	}
+	if p.guard, err = w.guard(ctx, p.store); err != nil {
+		return err
+	}
+	if err := p.store.Register(ctx, w.definitions(), w.cfg.Ordering); err != nil {
+		return fmt.Errorf("keyline: register consumers: %w", err)
+	}
+	run, err := w.runner(p.store)
+	if err != nil {
+		return err
+	}
+	if err := w.startListener(ctx, p); err != nil {
+		return err
+	}
+	if p.supervisor, err = supervisor.New(w.supervision(p, run)); err != nil {
+		return err
+	}
+	if err := p.supervisor.Start(ctx); err != nil {
+		return err
+	}
+	w.startSweeps(context.WithoutCancel(ctx), p)
+	return nil
+}
+
+// local is what this process alone decides about its consumers.
+func (w *Worker) local() map[string]store.Local {
+	local := map[string]store.Local{}
+	for _, c := range w.consumers {
+		if !c.ContractOnly && c.Excluded == "" {
+			local[c.Name] = store.Local{Revision: max(c.Revision, 1), Window: max(c.Window, c.batchSize(), DefaultWindow), BatchSize: c.batchSize()}
+		}
+	}
+	return local
+}
+
+func (w *Worker) definitions() []store.Definition {
+	defs := make([]store.Definition, len(w.consumers))
+	for i, c := range w.consumers {
+		defs[i] = store.Definition{Consumer: c.toCore(), PreviousNames: c.PreviousNames}
+	}
+	return defs
+}
+
+func (w *Worker) runner(s *store.Store) (*runner, error) {
+	watch, err := newProcessTelemetry(w.cfg, s.Clock())
+	if err != nil {
+		return nil, fmt.Errorf("keyline: make metrics: %w", err)
+	}
+	r := &runner{store: s, clock: s.Clock(), random: clock.NewRand(clock.RandomSeed()).Float64, hosted: map[string]*hosted{}, watch: watch}
+	for _, c := range w.consumers {
+		if !c.ContractOnly && c.Excluded == "" {
+			r.hosted[c.Name] = newHosted(c, w.cfg.Middleware, newConsumerTelemetry(c.Name))
+		}
+	}
+	return r, nil
+}
+
+func (w *Worker) startListener(ctx context.Context, p *parts) error {
+	url := w.cfg.ListenURL
+	if url == "" {
+		url = w.pool.ConnString()
+	}
+	var err error
+	p.listener, err = listener.New(listener.Config{
+		ListenURL: url, Channel: p.store.Channel(), ApplicationName: p.store.ApplicationName(),
+		Arming: func() core.Arming { return p.store.NewArming() },
+		Notify: p.store.Notify,
+		Hosted: func() []int32 {
+			if p.supervisor == nil || p.supervisor.Registry() == nil {
+				return nil
+			}
+			return hostedIDs(p.supervisor.Registry())
+		},
+		Fallback: w.cfg.PollInterval, Linger: w.cfg.Linger, Logger: w.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	return p.listener.Start(ctx)
+}
+
+func hostedIDs(r *core.Registry) []int32 {
+	ids := make([]int32, 0, len(r.Consumers))
+	for _, c := range r.Consumers {
+		if c.Hosted && c.Status == core.Active {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
+	cfg := w.cfg
+	limits := map[string]supervisor.Limits{}
+	names := make([]string, 0, len(w.consumers))
+	for _, c := range w.consumers {
+		if c.ContractOnly || c.Excluded != "" {
+			continue
+		}
+		most := c.MaxInFlight
+		if most == 0 {
+			most = cfg.MaxInFlightPerConsumer
+		}
+		limits[c.Name] = supervisor.Limits{MaxInFlight: most, Breaker: c.Breaker}
+		names = append(names, c.Name)
+	}
+	return supervisor.Config{
+		Deliveries: p.store, Leases: p.store, Wakes: wakes{p}, Runner: run,
+		Worker:    core.Worker{Name: cfg.Name, Host: hostName(), PID: os.Getpid(), Lease: cfg.Lease, Consumer: names},
+		Consumers: limits, MaxResident: cfg.MaxRecords, MaxBatch: cfg.ClaimBatch, MaxInFlight: cfg.MaxInFlight,
+		Lease: cfg.Lease, StaleGrace: cfg.StaleThreshold, Grace: cfg.ShutdownGrace, FlushDelay: cfg.FlushDelay, CrashBudget: cfg.CrashBudget,
+		Joined: p.store.SetWorker, Clock: p.store.Clock(), Log: cfg.Logger,
+	}
+}
+
+// sweepPause is how long nobody looks for sweeps of the registry after there was none.
+const sweepPause = time.Second
+
+// startSweeps carries out what registry changes leave to be done, whoever made them.
+func (w *Worker) startSweeps(ctx context.Context, p *parts) {
+	ctx, p.endSweeps = context.WithCancel(ctx)
+	p.sweeps.Go(func() {
+		for ctx.Err() == nil {
+			more, err := p.store.Sweep(ctx)
+			if err != nil && ctx.Err() == nil {
+				w.cfg.Logger.Warn("keyline: sweep is tried again", "error", err)
+			}
+			if !more && clock.Sleep(ctx, p.store.Clock(), sweepPause) != nil {
+				return
+			}
+		}
+	})
+}
+
+// Stop stops claiming, lets running handlers end until ctx ends, then cancels
+// them; hands back the rest without charging an attempt; writes what is to be written last. It may be called
+// again, and joins the first call. The status says what was left running.
+func (w *Worker) Stop(ctx context.Context) (Status, error) {
+	w.mu.Lock()
+	p := w.parts
+	w.mu.Unlock()
+	if p == nil {
+		return Status{}, nil
+	}
+	w.stopOnce.Do(func() { w.status, w.stopErr = p.stop(ctx) })
+	return w.status, w.stopErr
+}
+
+// stop ends the parts in the reverse order of their start; the writer last.
+func (p *parts) stop(ctx context.Context) (status Status, err error) {
+	if p.endSweeps != nil {
+		p.endSweeps()
+		p.sweeps.Wait()
+	}
+	if p.supervisor != nil {
+		status, err = p.supervisor.Stop(ctx)
+	}
+	if p.listener != nil {
+		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		err = errors.Join(err, p.listener.Stop(farewell))
+		cancel()
+	}
+	if p.guard != nil {
+		p.guard()
+	}
+	if p.store != nil {
+		p.store.Close()
+	}
+	return status, err
+}
+
+// closeGrace bounds a farewell to a server that may not answer.
+const closeGrace = 5 * time.Second
