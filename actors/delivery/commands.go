@@ -173,6 +173,12 @@ func (m *Machine) deadNow(c *core.Command) (d core.DeadRetry, open bool) {
 	return d, open && m.retryOf(d.ID) == nil
 }
 
+// readAgain has the commands that wait read again, where dead letters have
+// become durable that they may be about.
+func (m *Machine) readAgain(dead bool) {
+	m.stale = m.stale || dead && len(m.commands) > 0
+}
+
 func (m *Machine) applyResolveDead(c *core.Command) (bool, string) {
 	d, open := m.deadNow(c)
 	if !open && !m.dropRetry(c.DeadLetter) {

@@ -151,7 +151,7 @@ func (m *Machine) allRan() bool {
 		if l.running || l.writeAhead != notAhead || l.cp.State == core.Started {
 			return false
 		}
-		if !l.ran && m.behind(l) && l.cp.State != core.Parked && !l.c.ContractOnly {
+		if (!l.ran || l.redeliver > 0) && m.behind(l) && l.cp.State != core.Parked && !l.c.ContractOnly {
 			return false
 		}
 	}
@@ -194,6 +194,7 @@ func (m *Machine) flushed(r core.FlushResult) {
 	m.retriesDurable()
 	m.head = max(m.head, r.Head)
 	m.stale = m.stale || r.Pending
+	m.readAgain(len(f.DeadLetters)+len(f.DeadUpdates) > 0)
 	m.notEnded(f.Then, r)
 }
 

@@ -50,14 +50,17 @@ func suspect(l *core.Loaded) { l.Crashes, l.Unclean = 1, true }
 
 func TestWriteAheadAskedForWhileSuspicionEndsIsTakenBack(t *testing.T) {
 	s := &script{t: t, now: begin}
-	m, effects := New(registry(consumer(1, func(c *core.Consumer) { c.Window = 2 })),
+	m, effects := New(registry(consumer(1), consumer(2)),
 		loaded(2, 0, suspect, func(l *core.Loaded) { l.Events = l.Events[:1] }), Options{Now: begin, LoadLimit: 1})
 	s.m = m
 	s.take(effects)
 	s.kept()
 	s.end(s.start(1), nil)
+	only[LoadEvents](s)
+	s.kept()
+	s.end(s.start(2), nil)
 	f := s.flush(core.Keep)
-	if only[LoadEvents](s); !f.Clear {
+	if !f.Clear {
 		t.Fatalf("suspicion goes on: %+v", f)
 	}
 	s.step(EventsLoaded{events(2, 2)}) // it asks to be written ahead
@@ -186,3 +189,65 @@ func TestRetryOfADeadLetterIsDurableBeforeHandleTxMovesIt(t *testing.T) {
 }
 
 func (s *script) inflight() core.Flush { return s.m.inflight }
+
+func TestEveryEventThatACrashMayHaveRunIsRedelivered(t *testing.T) {
+	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.Window = 2 })), loaded(3, 0, suspect))
+	for seq := int64(1); seq <= 3; seq++ {
+		if f := s.flush(core.Keep); f.Clear {
+			t.Fatalf("suspicion ends before seq %d: %+v", seq, f)
+		}
+		w := s.kept().start(1)
+		if w.Events[0].Seq != seq || w.Redelivered != (seq < 3) {
+			t.Fatalf("seq %d: %+v", seq, w)
+		}
+		s.end(w, nil)
+	}
+	if f := s.flush(core.Settle); !f.Clear {
+		t.Fatalf("suspicion goes on: %+v", f)
+	}
+}
+
+func TestCommandsThatWaitedAreReadAgainOnceADeadLetterIsClosed(t *testing.T) {
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional, c.OnDead = true, keylinetype.Park })
+	parked := core.Checkpoint{Record: 1, Consumer: 1, State: core.Ready, Attempt: 1, Granted: 1, FirstFailedAt: begin}
+	s := start(t, registry(tx), loaded(1, 0, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{parked} }))
+	w := s.start(1)
+	s.step(News{Head: 1, Pending: true})
+	only[Reload](s)
+	s.step(Reloaded{Registry: s.m.reg, Loaded: loaded(1, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{parked}
+		l.Commands = []core.Command{{ID: 1, Record: 1, Kind: core.CommandResolveDead, Consumer: 1, Seq: 1, DeadLetter: 5, DeadOpen: true,
+			Dead: &core.DeadRetry{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 1, FirstFailedAt: begin}}}
+	})})
+	b := Decide(s.now, nil, tx, &w, &core.Outcome{})
+	s.step(Ended{w, core.Outcome{Booked: &b}})
+	only[Reload](s) // the delivery has closed the dead letter
+}
+
+func TestLockstepOlderEventsAreNotHeldByATroubleThatWaitsForThem(t *testing.T) {
+	trouble := consumer(1, func(c *core.Consumer) { c.Scope = keylinetype.AllForOne })
+	s := start(t, lockstep(trouble, consumer(2)), loaded(2, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Backoff, Attempt: 1, FirstFailedAt: begin, NextAttemptAt: begin}}
+	}))
+	if w := s.start(2); w.Events[0].Seq != 1 {
+		t.Fatalf("started %+v", w)
+	}
+}
+
+func TestNothingOfALaneThatWasSweptAwayIsKept(t *testing.T) {
+	// Written ahead; then the consumer was disabled, its row swept, and it was enabled
+	// again, while a sibling moved the cursor on.
+	reg := registry(consumer(1), consumer(2))
+	s := start(t, reg, loaded(2, 0, suspect))
+	if f := s.flush(core.Keep); row(f, 1) == nil {
+		t.Fatalf("not written ahead: %+v", f)
+	}
+	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	s.step(Reloaded{Registry: core.NewRegistry(3, reg.Ordering, reg.Consumers, nil), Loaded: loaded(2, 1, suspect)})
+	f := s.flush(core.Keep)
+	for _, c := range f.Upserts {
+		if c.State == core.Started && c.Attempt != 1 || c.Attempt < 0 {
+			t.Fatalf("row: %+v", c)
+		}
+	}
+}

@@ -67,7 +67,7 @@ func (m *Machine) reconsider(l *lane) {
 		return // requestEvents asks for it, passOver looks again
 	}
 	if e == nil || m.applies(l, e) != core.UnsupportedVersion || l.c.OnUnsupported != keylinetype.WaitUnsupported {
-		l.past(l.cp.Seq)
+		l.cp.State, l.cp.ErrorCode = core.Ready, ""
 		m.touch()
 	}
 }
@@ -131,7 +131,7 @@ func (m *Machine) passEvent(l *lane, e *core.Event) bool {
 		l.past(e.Seq)
 		return true
 	case core.UnsupportedVersion:
-		if !l.c.Hosted || l.cp.State == core.Backoff || m.lockstepHolds(l, e.Seq) {
+		if !l.c.Hosted || m.lockstepHolds(l, e.Seq) {
 			return false
 		}
 		return m.unsupported(l, e)
@@ -143,7 +143,7 @@ func (m *Machine) passEvent(l *lane, e *core.Event) bool {
 func (m *Machine) unsupported(l *lane, e *core.Event) bool {
 	switch l.c.OnUnsupported {
 	case keylinetype.WaitUnsupported:
-		l.cp.State, l.cp.ErrorCode = core.Parked, core.CodeUnsupportedVersion
+		l.cp.State, l.cp.ErrorCode, l.cp.NextAttemptAt = core.Parked, core.CodeUnsupportedVersion, time.Time{}
 		m.touch()
 		return false
 	case keylinetype.DeadLetterUnsupported:
@@ -208,11 +208,17 @@ func (m *Machine) siblingHolds(l *lane) bool {
 	for i := range m.lanes {
 		k := &m.lanes[i]
 		if k != l && k.c.Scope == keylinetype.AllForOne && k.c.Status == core.Active &&
-			(k.cp.State == core.Backoff || k.cp.State == core.Parked) {
+			(k.cp.State == core.Backoff || k.cp.State == core.Parked) && !m.lockstepBehind(l, k) {
 			return true
 		}
 	}
 	return false
+}
+
+// lockstepBehind reports whether, under lockstep, a lane has older events to
+// do than another's head: that one waits for them, and must not hold them.
+func (m *Machine) lockstepBehind(l, k *lane) bool {
+	return m.reg.Ordering == keylinetype.Lockstep && m.headSeq(l) < m.headSeq(k)
 }
 
 // waits says until when a lane that has work cannot start it: zero means now,

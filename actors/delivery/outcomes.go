@@ -29,6 +29,9 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	if out.Err != nil {
 		l.redeliverTo = max(l.redeliverTo, w.Events[len(w.Events)-1].Seq)
 	}
+	if w.Events[0].Seq <= l.cp.Seq {
+		return // the lane is past it: its consumer was disabled meanwhile, and came back at the cursor
+	}
 	// The row may have learned more since the work began (its db part), the
 	// booking is about the position and retry state.
 	if out.Booked != nil {
@@ -99,6 +102,7 @@ func (m *Machine) deadLetter(d core.DeadLetter) {
 func (m *Machine) bookDurable(l *lane, b *core.Booking) {
 	l.row, l.db, l.cp = true, b.Checkpoint, b.Checkpoint
 	l.beyond = 0
+	m.readAgain(b.Dead != nil || b.DeadLetter != nil)
 	m.count(b.Counts)
 	m.touch() // the cursor follows
 }

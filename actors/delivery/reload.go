@@ -41,14 +41,14 @@ func (l *lane) inherit(old *lane) {
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
 	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
 	l.redeliver, l.redeliverTo = old.redeliver, old.redeliverTo
-	l.writeAhead, l.owes = old.writeAhead, old.owes
+	l.owes = old.owes
 	switch l.c.Status {
 	case core.Backfilling, core.Disabled, core.Retired:
 		l.mine = false // it comes back where its start rule or the cursor says
 	default:
 		l.mine = l.mine || old.mine
 		if old.mine && old.cp.Seq >= l.cp.Seq {
-			l.cp = old.cp
+			l.cp, l.writeAhead = old.cp, old.writeAhead
 		}
 	}
 }

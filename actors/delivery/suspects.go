@@ -69,6 +69,12 @@ func (m *Machine) clear() {
 	}
 }
 
+// headApplies reports whether a lane's next event is one to be delivered.
+func (m *Machine) headApplies(l *lane) bool {
+	e, _, known := m.events.next(l.cp.Seq)
+	return known && e != nil && m.applies(l, e) == core.Applies
+}
+
 // dropAhead takes back what was written ahead and may no longer start.
 func (m *Machine) dropAhead() {
 	if m.flushing {
@@ -79,7 +85,7 @@ func (m *Machine) dropAhead() {
 		if l.writeAhead == notAhead || l.running {
 			continue
 		}
-		if until, held := m.waits(l); held || !m.due(until) || m.draining || !l.hosted() {
+		if until, held := m.waits(l); held || !m.due(until) || m.draining || !l.hosted() || !m.headApplies(l) {
 			m.unAhead(l)
 		}
 	}

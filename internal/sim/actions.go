@@ -230,7 +230,7 @@ func (r *run) begin(t *task) {
 	}
 	r.logf("w%d r%d  begin c%d %v attempt %d redelivered %v", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), t.work.Attempt, t.work.Redelivered)
 	r.check.begins(t)
-	t.state = running
+	t.state, t.begun = running, r.twin.Now
 	for _, e := range t.work.Events {
 		if r.poison[dkey{pair{e.Record, t.work.Consumer.ID}, e.Seq}] && (r.cfg.Faults || r.calm) {
 			r.stats.Killed++

@@ -63,6 +63,7 @@ type history struct {
 	begun     int
 	successes []success
 	last      attempt
+	ends      []attempt // the runs that made a dead letter
 	// cancelled: the last run was cut short by the runtime.
 	cancelled bool
 }

@@ -115,7 +115,7 @@ func (c *checker) inOrder(t *task, live bool) {
 		fail("gap: record %d consumer %d seq %d begins, seq %d has not ended (position %d)", w.Record, w.Consumer.ID, first, ev.Seq, pos)
 	}
 	for _, e := range w.Events {
-		if live && e.Seq <= pos && w.Consumer.Status == core.Active && row.Status == core.Active {
+		if live && e.Seq <= pos && !c.wasDisabled(w) {
 			fail("record %d consumer %d seq %d is delivered again after it was flushed (position %d)", w.Record, w.Consumer.ID, e.Seq, pos)
 		}
 		c.mayRepeat(dkey{k, e.Seq}, w)
@@ -163,7 +163,7 @@ func (c *checker) mayRepeat(k dkey, w *core.Work) {
 // withinWindow: a claim never runs more than the window beyond what is flushed.
 func (c *checker) withinWindow(t *task) {
 	w := &t.work
-	if _, disabled := c.loosed[pair{w.Record, w.Consumer.ID}]; disabled {
+	if c.wasDisabled(w) {
 		return // its place is no measure any more
 	}
 	pos := c.twin.Position(w.Record, w.Consumer.ID)
@@ -193,10 +193,18 @@ func (c *checker) withinWindow(t *task) {
 func (c *checker) head(w *core.Work) (core.Checkpoint, bool) {
 	row, ok := c.twin.checkpoints[pair{w.Record, w.Consumer.ID}]
 	now := c.twin.consumers[w.Consumer.ID-1]
-	if now.Revision != w.Consumer.Revision {
-		return row, ok && row.Seq < w.Events[0].Seq // by an older definition
-	}
 	return row, ok && c.nextSeq(c.twin.record(w.Record), now, row.Seq) == w.Events[0].Seq
+}
+
+// wasDisabled: the consumer's row was swept away at some time, and it came back at the cursor.
+func (c *checker) wasDisabled(w *core.Work) bool {
+	_, ok := c.loosed[pair{w.Record, w.Consumer.ID}]
+	return ok
+}
+
+// olderDefinition: the work was planned with what the consumer took before.
+func (c *checker) olderDefinition(w *core.Work) bool {
+	return c.twin.consumers[w.Consumer.ID-1].Revision != w.Consumer.Revision
 }
 
 // attemptCounts: attempts go up by one with every charged run, and never back.
@@ -211,8 +219,8 @@ func (c *checker) attemptCounts(t *task) {
 		}
 	}
 	h := c.seen[dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq}]
-	if _, ok := c.loosed[pair{w.Record, w.Consumer.ID}]; ok {
-		return // disabled since: nothing was kept
+	if c.wasDisabled(w) || c.olderDefinition(w) {
+		return // nothing was kept, or the head is another by now
 	}
 	if h != nil && h.last.token == w.Token && h.last.attempt > 0 {
 		want = h.last.attempt
@@ -228,7 +236,7 @@ func (c *checker) attemptCounts(t *task) {
 // notEarly: backoff and parking last until their time or an operator's word.
 func (c *checker) notEarly(t *task) {
 	w := &t.work
-	if c.commanded(w.Record, w.Consumer.ID) {
+	if c.commanded(w.Record, w.Consumer.ID) || c.wasDisabled(w) || c.olderDefinition(w) {
 		return
 	}
 	now := c.twin.Now
@@ -274,10 +282,22 @@ func (c *checker) siblings(t *task) {
 		cp, ok := c.twin.checkpoints[k]
 		own, isHead := c.head(w)
 		if ok && row.Scope == keylinetype.AllForOne && row.Status == core.Active && !c.commanded(rec.id, row.ID) && len(c.revisions[row.ID]) == 0 &&
-			!(isHead && own.State == core.Backoff) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
+			!(isHead && own.State == core.Backoff) && !c.failedHere(w) && !c.waitsForOlder(rec, k, w) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
 			fail("all_for_one: record %d seq %d begins for consumer %d while consumer %d is in %s", rec.id, first, w.Consumer.ID, row.ID, cp.State)
 		}
 	}
+}
+
+// failedHere: the delivery is in trouble itself; two such do not wait for each other.
+func (c *checker) failedHere(w *core.Work) bool {
+	h := c.seen[dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq}]
+	return h != nil && h.last.token == w.Token && h.last.attempt > 0
+}
+
+// waitsForOlder: under lockstep a consumer in trouble waits for older events of its siblings.
+func (c *checker) waitsForOlder(rec *record, k pair, w *core.Work) bool {
+	next := c.nextSeq(rec, c.twin.consumers[k.consumer-1], c.twin.Position(rec.id, k.consumer))
+	return c.lockstep() && w.Events[0].Seq < next
 }
 
 func (c *checker) unsupportedPasses(rec *record, row *consumerRow, seq int64) bool {
@@ -299,7 +319,7 @@ func (c *checker) runs(h *holding, consumer int32) bool {
 func (c *checker) suspects(t *task) {
 	w := &t.work
 	m := c.twin.record(w.Record).mailbox
-	if m.Crashes == 0 || c.twin.consumers[w.Consumer.ID-1].Status == core.Disabled {
+	if m.Crashes == 0 || c.wasDisabled(w) || c.olderDefinition(w) {
 		return
 	}
 	c.r.stats.WrittenAhead++
@@ -363,7 +383,7 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 		c.r.stats.Completed++
 		for _, e := range w.Events {
 			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
-			h.successes = append(h.successes, success{w.Token, c.twin.Now})
+			h.successes = append(h.successes, success{w.Token, t.begun})
 			h.last, h.cancelled = attempt{}, false
 		}
 		return
@@ -378,6 +398,12 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 // judge is the checker's own reading of the retry policy.
 func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, delay time.Duration) {
 	c.r.stats.Failed++
+	defer func() {
+		if a.reason != "" {
+			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
+			h.ends = append(h.ends, *a)
+		}
+	}()
 	delays := w.Consumer.Retry.Delays
 	n := a.attempt - a.granted
 	advance := w.Consumer.OnDead == keylinetype.Advance || w.Consumer.OnDead == ""

@@ -59,6 +59,9 @@ func (c *checker) accounted(was moment, token int64) {
 			k := dkey{pair{rec.id, row.ID}, seq}
 			h := c.seen[k]
 			ok := h != nil && slices.ContainsFunc(h.successes, func(s success) bool { return s.token == token })
+			if _, disabled := c.loosed[k.pair]; disabled && h != nil && len(h.successes) > 0 {
+				ok = true // from before it was disabled
+			}
 			if !ok && c.deadRow(k) == nil && !c.skipped(k) && !c.passed(row, &rec.events[seq-1], token) {
 				fail("lost: record %d consumer %d is moved from %d to %d, seq %d has not ended", rec.id, row.ID, from, to, seq)
 			}
@@ -191,7 +194,7 @@ func (c *checker) cause(d *DeadRow) {
 	ok := false
 	switch d.Reason {
 	case core.DeadExhausted, core.DeadPermanent:
-		ok = h.last.reason == d.Reason && h.last.attempt == d.Attempt
+		ok = slices.ContainsFunc(h.ends, func(a attempt) bool { return a.reason == d.Reason && a.attempt == d.Attempt })
 		if row.Status == core.Disabled || row.Status == core.Retired {
 			ok = true // reopened: its consumer is no longer there
 		}
@@ -286,7 +289,7 @@ func (c *checker) held(rec *record, row *consumerRow, seq int64, own core.Checkp
 			}
 		}
 		if other.Scope == keylinetype.AllForOne && other.Status == core.Active && own.State != core.Backoff &&
-			(cp.State == core.Backoff || cp.State == core.Parked) {
+			!(c.lockstep() && seq < c.nextSeq(rec, other, c.twin.Position(rec.id, other.ID))) && (cp.State == core.Backoff || cp.State == core.Parked) {
 			return true
 		}
 	}

@@ -77,7 +77,7 @@ func (t *Twin) Update(id int32, change func(*core.Consumer)) {
 }
 
 var transitions = map[core.Status]map[core.Status]sweep{
-	core.Active:      {core.Paused: sweepNone, core.Disabled: sweepClear, core.Retired: sweepClear},
+	core.Active:      {core.Paused: sweepWake, core.Disabled: sweepClear, core.Retired: sweepClear},
 	core.Paused:      {core.Active: sweepWake, core.Disabled: sweepClear, core.Retired: sweepClear},
 	core.Disabled:    {core.Active: sweepWake, core.Retired: sweepClear},
 	core.Backfilling: {core.Disabled: sweepClear, core.Retired: sweepClear},

@@ -54,6 +54,7 @@ type task struct {
 	work      core.Work
 	state     taskState
 	cancelled bool
+	begun     time.Time
 	tx        *Tx
 	booked    core.Booking
 	out       core.Outcome
