@@ -36,7 +36,8 @@ func (a *recordActor) carryOut(effects []delivery.Effect) {
 
 func (a *recordActor) request() Request {
 	s := a.seat
-	return Request{Record: s.claim.Record, Token: s.claim.Token, Incarnation: s.incarnation.Load(), Epoch: s.registry.Epoch}
+	return Request{Record: s.claim.Record, Token: s.claim.Token, Incarnation: s.incarnation.Load(), Gen: s.gen,
+		Epoch: s.registry.Epoch}
 }
 
 func (a *recordActor) reload(registry bool) {

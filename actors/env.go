@@ -93,7 +93,9 @@ type NewMachine func(*core.Registry, core.Loaded, delivery.Options) (Machine, []
 type Request struct {
 	Record, Token int64
 	Incarnation   int32
-	// Epoch is that of the registry that the record goes by.
+	// Gen is the worker incarnation that claimed the record, Epoch that of the
+	// registry that it goes by.
+	Gen   uint64
 	Epoch int64
 }
 

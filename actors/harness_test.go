@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,6 +72,8 @@ type openGate struct {
 	open     int // admitted and not released
 	results  []Result
 	tripNext bool
+
+	withdrawPanics atomic.Bool
 }
 
 func (g *openGate) Admit(t *Ticket) Admission {
@@ -91,6 +94,9 @@ func (g *openGate) Admit(t *Ticket) Admission {
 }
 
 func (g *openGate) Withdraw(t *Ticket) bool {
+	if g.withdrawPanics.Load() {
+		panic("a bug in the gate")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.queue.Remove(t)

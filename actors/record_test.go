@@ -47,7 +47,7 @@ func TestASettledSeatIsHandedTheNextRecordWithItsChildren(t *testing.T) {
 
 func TestADueHandBackIsReported(t *testing.T) {
 	h := newHarness(t, instant)
-	at := time.Now().Add(time.Hour)
+	at := h.env.Clock.Now().Add(time.Hour)
 	h.on(func(m delivery.Message) []delivery.Effect {
 		if _, ok := m.(delivery.Flushed); ok {
 			return []delivery.Effect{delivery.Stop{Why: delivery.StopHandedBack}}
@@ -166,7 +166,7 @@ func TestWithdrawAnswersWhatHasNotBegun(t *testing.T) {
 
 func TestARefusedStartIsAnsweredWithItsTime(t *testing.T) {
 	h := newHarness(t, instant)
-	until := time.Now().Add(time.Minute)
+	until := h.env.Clock.Now().Add(time.Minute)
 	h.gate.admit = func(*Ticket) Admission { return Admission{Verdict: Refused, Until: until} }
 	h.assign(delivery.Start{Work: h.work(1, 1)})
 	if m := hear[delivery.NotStarted](h); !m.Until.Equal(until) {
@@ -260,4 +260,20 @@ func TestWhatARunSaysAfterItWasCancelledIsNotCharged(t *testing.T) {
 			t.Errorf("it counts for the breaker: %v", r)
 		}
 	}
+}
+
+// A panic in the handling of its own end would leave the parent unable to stop
+// a record actor, or revive it.
+func TestAPanicAtItsEndDoesNotReviveARecordActor(t *testing.T) {
+	h := newHarness(t, instant)
+	h.gate.admit = func(*Ticket) Admission { return Admission{Verdict: Queued} }
+	h.gate.withdrawPanics.Store(true)
+	h.assign(delivery.Start{Work: h.work(1, 1)})
+	h.quiet()
+	h.env.System.Root.Stop(h.seat.PID())
+	eventually(t, "its end", func() bool { return h.seat.gone.Load() })
+	if h.seat.Failures() != 0 {
+		t.Error("the parent was asked about it")
+	}
+	// The harness's cleanup waits for the parent's end, which waits for this one's.
 }

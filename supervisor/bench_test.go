@@ -137,10 +137,9 @@ func cpu() time.Duration {
 // when all have ended, and stops when that is durable. What is left beside it
 // is the cost of actors and messages.
 type relay struct {
-	registry *core.Registry
-	claim    core.Claim
-	running  int
-	effects  []delivery.Effect
+	claim   core.Claim
+	running int
+	effects []delivery.Effect
 }
 
 func (m *relay) Reset(r *core.Registry, l core.Loaded, _ delivery.Options) []delivery.Effect {

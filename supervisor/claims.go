@@ -175,7 +175,9 @@ func (l *claimLoop) call(ctx context.Context, inc *incarnation, r core.ClaimRequ
 	claims, err := l.s.cfg.Deliveries.Claim(ctx, r)
 	l.s.stats.claims.Add(1)
 	if err != nil {
-		l.s.noticeFence(err)
+		if l.s.gen() == inc.gen { // it may be late news of an incarnation before
+			l.s.noticeFence(err)
+		}
 		if errors.Is(err, keylinetype.ErrUnavailable) || ctx.Err() != nil {
 			signal(l.s.orphans) // it may have been carried out
 		}

@@ -48,6 +48,26 @@ func TestSettledSeatsAreHandedTheNextRecord(t *testing.T) {
 	}
 }
 
+// A seat whose actor has ended while it was free is not handed a record, which
+// nobody would then process.
+func TestAFreeSeatWithoutAnActorIsNotUsed(t *testing.T) {
+	store := newTwinStore(t, real())
+	a := store.consumer("a")
+	records := store.records(t, 3, 1)
+	w := startWorker(t, store, newRecorder(t, nil))
+	eventually(t, "all delivered", func() bool { return store.through(records, 1, a) })
+	w.idle(t)
+	for p := range w.places() {
+		w.system.Root.Stop(p.seat.PID())
+	}
+	eventually(t, "they are forgotten", func() bool { return len(w.places()) == 0 })
+	for _, id := range records {
+		store.append(t, id, 1)
+	}
+	w.wakes.notify()
+	eventually(t, "the next events", func() bool { return store.through(records, 2, a) })
+}
+
 func TestABlockedHandlerOccupiesOnlyItsOwnRecordAndConsumer(t *testing.T) {
 	store := newTwinStore(t, real())
 	slow, quick := store.consumer("slow"), store.consumer("quick")

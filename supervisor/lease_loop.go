@@ -130,8 +130,8 @@ func (s *Supervisor) holdLease(ctx context.Context, inc *incarnation) error {
 			}
 			flight = &renewal{}
 		case <-timer.C():
-		case err := <-s.fenceReq:
-			return err
+		case f := <-s.fenceReq:
+			return f.cause
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

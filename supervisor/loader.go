@@ -204,7 +204,8 @@ func (l *loader) handOut(registry *core.Registry, loaded []core.Loaded, claims [
 	}
 	for _, r := range reloads {
 		at := found[r.req.Record]
-		if at != nil && at.Token != r.req.Token {
+		// A seat that was fenced and then restarted must not begin again.
+		if at != nil && (at.Token != r.req.Token || r.req.Gen != l.s.gen()) {
 			at = nil
 		}
 		r.seat.Reloaded(r.req, registry, at)

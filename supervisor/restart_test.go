@@ -11,6 +11,7 @@ import (
 	"github.com/keylinehq/keyline/actors"
 	"github.com/keylinehq/keyline/actors/delivery"
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // brittle is a machine that panics when fails says so: a bug in the shell or in
@@ -114,6 +115,34 @@ func TestARecordActorThatKeepsFailingGivesItsClaimUp(t *testing.T) {
 	if w.Health().Orphans == 0 {
 		t.Error("it was not handed back as an orphan")
 	}
+}
+
+// A record actor that fails over the very message that fences it does not begin
+// again, and does not keep the worker from coming back.
+func TestARecordActorThatFailsWhileItIsFenced(t *testing.T) {
+	store := newTwinStore(t, real())
+	a := store.consumer("a")
+	records := store.records(t, 1, 1)
+	var runs atomic.Int64
+	r := newRecorder(t, func(ctx context.Context, _ core.Work) error {
+		if runs.Add(1) == 1 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	w := startWorker(t, store, r, func(c *Config) { c.Lease = time.Second }, brittleMachines(once(func(_ int64, m delivery.Message) bool {
+		_, ok := m.(delivery.Fenced)
+		return ok
+	})))
+	eventually(t, "the handler runs", func() bool { return runs.Load() == 1 })
+	first := w.Worker()
+	w.noticeFence(keylinetype.ErrFenced)
+	eventually(t, "a new incarnation", func() bool { return w.Worker() > first })
+	eventually(t, "delivered", func() bool {
+		w.wakes.notify()
+		return store.through(records, 1, a)
+	})
 }
 
 // A new incarnation waits for the handlers of the old one: the record must not

@@ -49,7 +49,7 @@ type Supervisor struct {
 	joined       chan struct{}
 	joinOnce     sync.Once
 	rejoined     chan struct{} // one slot, for the claim loop
-	fenceReq     chan error    // one slot
+	fenceReq     chan fencing  // one slot
 	orphans      chan struct{} // one slot: sweep now
 	more         chan struct{} // one slot: call for others
 
@@ -77,6 +77,9 @@ type incarnation struct {
 	gen    uint64
 	joined time.Duration // begin of the join
 }
+
+// fencing is a reason to fence.
+type fencing struct{ cause error }
 
 // lifecycle is the state of Start and Stop.
 type lifecycle struct {
@@ -108,7 +111,7 @@ func New(cfg Config) (*Supervisor, error) {
 		cfg: cfg, gate: newGate(cfg.Clock, cfg.MaxInFlight, cfg.Consumers), table: newTable(),
 		due: newDueTimes(), wakes: newWakeSlot(), timers: newTimers(cfg.Clock),
 		health: newHealth(cfg.Clock), joined: make(chan struct{}), rejoined: make(chan struct{}, 1),
-		fenceReq: make(chan error, 1), orphans: make(chan struct{}, 1), more: make(chan struct{}, 1), rootGone: make(chan struct{}),
+		fenceReq: make(chan fencing, 1), orphans: make(chan struct{}, 1), more: make(chan struct{}, 1), rootGone: make(chan struct{}),
 		actors: map[string]*place{}, suspects: suspects{yield: cfg.SuspectYield},
 	}
 	s.room = newRoom(cfg.MaxResident, s.table.notify)
@@ -189,21 +192,21 @@ func (s *Supervisor) spawnRoot(work context.Context) {
 
 func (s *Supervisor) startLoops() {
 	claims := newClaimLoop(s)
-	s.loop(&s.life.intake, s.intake, "wakes", s.pumpWakes)
-	s.loop(&s.life.intake, s.intake, "claims", claims.run)
-	s.loop(&s.life.intake, s.intake, "more", s.callMore)
-	s.loop(&s.life.loops, s.run, "loads", s.loader.run)
-	s.loop(&s.life.loops, s.run, "events", s.events.run)
-	s.loop(&s.life.loops, s.run, "timers", s.timers.run)
-	s.loop(&s.life.loops, s.run, "lease", s.leaseLoop)
-	s.loop(&s.life.loops, s.run, "observer", s.observerLoop())
-	s.loop(&s.life.loops, s.run, "news", s.newsLoop())
-	s.loop(&s.life.loops, s.run, "orphans", s.orphanLoop)
+	s.loop(s.intake, &s.life.intake, "wakes", s.pumpWakes)
+	s.loop(s.intake, &s.life.intake, "claims", claims.run)
+	s.loop(s.intake, &s.life.intake, "more", s.callMore)
+	s.loop(s.run, &s.life.loops, "loads", s.loader.run)
+	s.loop(s.run, &s.life.loops, "events", s.events.run)
+	s.loop(s.run, &s.life.loops, "timers", s.timers.run)
+	s.loop(s.run, &s.life.loops, "lease", s.leaseLoop)
+	s.loop(s.run, &s.life.loops, "observer", s.observerLoop())
+	s.loop(s.run, &s.life.loops, "news", s.newsLoop())
+	s.loop(s.run, &s.life.loops, "orphans", s.orphanLoop)
 }
 
 // loop runs f until ctx ends. If it fails, it is run again after a pause, and
 // alone: the other loops do not notice.
-func (s *Supervisor) loop(group *sync.WaitGroup, ctx context.Context, name string, f func(context.Context) error) {
+func (s *Supervisor) loop(ctx context.Context, group *sync.WaitGroup, name string, f func(context.Context) error) {
 	s.health.add(name)
 	group.Go(func() {
 		b := newBackoff(s.cfg.Random, s.cfg.Lease/3)
@@ -278,7 +281,7 @@ func (s *Supervisor) hosted() []int32 {
 func (s *Supervisor) noticeFence(err error) {
 	if errors.Is(err, keylinetype.ErrFenced) {
 		select {
-		case s.fenceReq <- err:
+		case s.fenceReq <- fencing{err}:
 		default:
 		}
 	}

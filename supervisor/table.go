@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,6 +66,9 @@ func (t *table) end(p *place, e actors.End) (was, suspect bool) {
 		return false, false
 	}
 	was, suspect = p.taken, p.suspect
+	if !was { // its actor has ended while it was free
+		t.free = slices.DeleteFunc(t.free, func(f *place) bool { return f == p })
+	}
 	if was {
 		t.taken--
 		switch e.Why {
