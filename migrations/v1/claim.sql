@@ -11,7 +11,7 @@
 create function {{.schema}}.claim(worker bigint, max_records integer, hosted integer[], after_due timestamptz, only_record bigint)
 returns table (record_id bigint, token bigint, crashes integer, unclean boolean, due_at timestamptz)
 language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   ids bigint[];

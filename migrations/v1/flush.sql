@@ -19,11 +19,10 @@ create function {{.schema}}.flush(
   extras jsonb, counts jsonb
 ) returns table (record_id bigint, status smallint, head bigint, pending boolean, busy boolean)
 language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   mine bigint[];
-  ending bigint[];
   locked bigint[];
   locked_heads bigint[];
   waiting bigint[] := '{}';
@@ -40,7 +39,7 @@ begin
   mine := array(
     select m.record_id from unnest(record_ids, tokens) as f(id, token)
     join {{.schema}}.mailboxes m on m.record_id = f.id
-    where m.claimed_by = worker and m.token = f.token
+    where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
     order by m.record_id
     for no key update of m skip locked);
   if cardinality(mine) < cardinality(record_ids) then
@@ -58,23 +57,23 @@ begin
     perform {{.schema}}.flush_extras(worker, mine, extras, at);
   end if;
 
-  ending := array(
-    select f.id from unnest(record_ids, dispositions) as f(id, disposition)
-    where f.disposition in (1, 2) and f.id = any (mine) order by f.id);
-  if cardinality(ending) > 0 then
+  if 1 = any (dispositions) or 2 = any (dispositions) then
     -- The row lock returns the row's newest version; what else is looked at comes in new statements.
-    select array_agg(r.id), array_agg(r.head) into locked, locked_heads
-    from (select r.id, r.head from unnest(ending) as u(id) join {{.schema}}.records r on r.id = u.id
+    select array_agg(r.id), array_agg(r.head), coalesce(array_agg(r.id) filter (where r.head = r.seen), '{}')
+    into locked, locked_heads, gone
+    from (select r.id, r.head, f.head as seen
+          from unnest(record_ids, heads, dispositions) as f(id, head, disposition)
+          join {{.schema}}.records r on r.id = f.id
+          where f.disposition in (1, 2) and f.id = any (mine)
           order by r.id for no key update of r skip locked) r;
     waiting := array(
       select c.record_id from {{.schema}}.commands c where c.applied_at is null and c.record_id = any (locked)
       union
       select d.record_id from {{.schema}}.dead_letters d where d.status = 'retrying' and d.record_id = any (locked)
         and exists (select from unnest(record_ids, dispositions) as f(id, disposition) where f.id = d.record_id and f.disposition = 1));
-    gone := array(
-      select f.id from unnest(record_ids, heads) as f(id, head)
-      join unnest(locked, locked_heads) as l(id, head) on l.id = f.id
-      where l.head = f.head and f.id <> all (waiting));
+    if cardinality(waiting) > 0 then
+      gone := array(select g.id from unnest(gone) as g(id) where g.id <> all (waiting));
+    end if;
   end if;
 
   with settled as (
@@ -150,12 +149,15 @@ begin
       else 'wants:' || woken.id || ':' || array_to_string(woken.wants, ',') end);
   end loop;
 
-  return query
-    select f.id, (case when f.disposition = 3 or f.id = any (gone) then 1 else 0 end)::smallint,
-      coalesce(l.head, 0), f.id = any (waiting), f.disposition in (1, 2) and l.id is null
-    from unnest(record_ids, dispositions) as f(id, disposition)
-    left join unnest(locked, locked_heads) as l(id, head) on l.id = f.id
-    where f.id = any (mine);
+  return query select g.id, 1::smallint, 0::bigint, false, false from unnest(gone) as g(id);
+  if cardinality(gone) < cardinality(mine) then
+    return query
+      select f.id, (case when f.disposition = 3 then 1 else 0 end)::smallint,
+        coalesce(locked_heads[array_position(locked, f.id)], 0), f.id = any (waiting),
+        f.disposition in (1, 2) and array_position(locked, f.id) is null
+      from unnest(record_ids, dispositions) as f(id, disposition)
+      where f.id = any (mine) and f.id <> all (gone);
+  end if;
 end
 $$;
 
