@@ -251,3 +251,31 @@ func TestNothingOfALaneThatWasSweptAwayIsKept(t *testing.T) {
 		}
 	}
 }
+
+func TestCommitThatAReloadHasReadIsTakenAsItIs(t *testing.T) {
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional = true })
+	at := func(seq int64) func(*core.Loaded) {
+		return func(l *core.Loaded) {
+			l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: seq, State: core.Ready}}
+		}
+	}
+	s := start(t, registry(tx), loaded(2, 0, at(0)))
+	w := s.start(1)
+	b := Decide(s.now, nil, tx, &w, &core.Outcome{}) // committed; the answer is under way
+	s.step(News{Head: 2, Pending: true})
+	s.step(Reloaded{Registry: s.m.reg, Loaded: loaded(2, 0, at(1))})
+	s.step(Ended{w, core.Outcome{Booked: &b}})
+	if next := s.start(1); next.Events[0].Seq != 2 || next.Fence != 1 {
+		t.Fatalf("after the commit: %+v", next)
+	}
+}
+
+func TestWithdrawnWriteAheadLeavesWhatItFound(t *testing.T) {
+	snoozed := core.Checkpoint{Record: 1, Consumer: 1, State: core.Backoff, NextAttemptAt: begin}
+	s := start(t, registry(consumer(1)), loaded(1, 0, suspect, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{snoozed} }))
+	w := s.kept().start(1)
+	s.step(NotStarted{Work: w, Until: begin.Add(time.Minute)})
+	if c := row(s.flush(core.HandBack), 1); c == nil || *c != snoozed {
+		t.Fatalf("row: %+v", c)
+	}
+}

@@ -77,7 +77,8 @@ type lane struct {
 	redeliverTo int64     // events up to it may have run before
 	ran         bool      // ran once under this claim
 	writeAhead  stage
-	replay      bool // an operator asked for the head again
+	aheadOf     core.Checkpoint // what was written ahead of
+	replay      bool            // an operator asked for the head again
 	// mine: it was active under this claim, so that cp is ahead of the database.
 	mine bool
 }

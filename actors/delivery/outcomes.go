@@ -29,7 +29,8 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	if out.Err != nil {
 		l.redeliverTo = max(l.redeliverTo, w.Events[len(w.Events)-1].Seq)
 	}
-	if w.Events[0].Seq <= l.cp.Seq {
+	if w.Events[0].Seq <= l.cp.Seq && (out.Booked == nil || out.Booked.Checkpoint.Seq < l.cp.Seq) {
+		l.beyond = max(l.beyond-len(w.Events), 0)
 		return // the lane is past it: its consumer was disabled meanwhile, and came back at the cursor
 	}
 	// The row may have learned more since the work began (its db part), the

@@ -48,7 +48,7 @@ func (l *lane) inherit(old *lane) {
 	default:
 		l.mine = l.mine || old.mine
 		if old.mine && old.cp.Seq >= l.cp.Seq {
-			l.cp, l.writeAhead = old.cp, old.writeAhead
+			l.cp, l.writeAhead, l.aheadOf = old.cp, old.writeAhead, old.aheadOf
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (m *Machine) tryStart(l *lane, at int) {
 		}
 		if l.writeAhead != aheadDone {
 			if l.writeAhead == notAhead {
-				l.writeAhead = aheadAsked
+				l.writeAhead, l.aheadOf = aheadAsked, l.cp
 				l.cp.State, l.cp.NextAttemptAt = core.Started, time.Time{}
 				l.cp.Attempt++
 				m.urgent = true

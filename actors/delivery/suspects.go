@@ -46,10 +46,7 @@ func (m *Machine) unAhead(l *lane) {
 	if l.writeAhead == notAhead {
 		return
 	}
-	l.writeAhead = notAhead
-	l.cp.State = core.Ready
-	l.cp.Attempt--
-	l.cp.Granted = min(l.cp.Granted, l.cp.Attempt)
+	l.writeAhead, l.cp = notAhead, l.aheadOf
 	m.touch()
 }
 

@@ -345,6 +345,7 @@ func (r *run) moved(t *task) {
 func (r *run) confirm(t *task) {
 	switch mine, has := r.twin.Look(t.h.w.id, &t.work, &t.booked); {
 	case !mine:
+		r.check.excused[t.work.Token] = true // the row may have been swept away
 		r.finish(t, core.Outcome{Fenced: true})
 	case has:
 		r.finish(t, t.out)

@@ -175,6 +175,11 @@ func (c *checker) beforeRecovery() {
 			c.crashed[dkey{k, seq}]++
 		}
 	}
+	for _, d := range c.twin.dead {
+		if d.Started && d.Status == core.DeadWaiting && c.twin.record(d.Record).mailbox.ClaimedBy != 0 {
+			c.crashed[dkey{pair{d.Record, d.Consumer}, d.Seq}]++
+		}
+	}
 }
 
 // applies is the checker's own reading of the registry.

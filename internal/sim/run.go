@@ -74,7 +74,7 @@ func (r *run) logf(format string, args ...any) {
 }
 
 func (r *run) tail() string {
-	const most = 150
+	const most = 400
 	return strings.Join(r.trace[max(0, len(r.trace)-most):], "\n")
 }
 
