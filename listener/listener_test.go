@@ -131,6 +131,35 @@ func TestArmingSessionIsReplacedAndArmsAgain(t *testing.T) {
 	n.woken(Notified)
 }
 
+// A statement that waits for a lock has a snapshot, which keeps vacuum back. So
+// no wait is long, and one that is broken off loses nothing.
+func TestLongWaitForTheSeatIsBrokenOffAndBegunAgain(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	a := startNode(t, db, nil)
+	a.sentinel()
+	b := startNode(t, db, func(c *Config) { c.Rearm = 30 * time.Millisecond })
+	b.woken(Reconnected)
+	seen := map[time.Time]bool{}
+	testdb.Eventually(t, func() bool {
+		var since time.Time
+		err := db.Pool().QueryRow(t.Context(), `select coalesce(max(query_start), 'epoch') from pg_stat_activity
+			where application_name = $1 and wait_event = 'advisory'`, b.store.ApplicationName()).Scan(&since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if since.Unix() > 0 {
+			seen[since] = true
+		}
+		return len(seen) >= 3
+	}, "the wait is not broken off")
+	if s := b.Status(); s.State != Asleep {
+		t.Fatalf("state %v while another has the seat", s.State)
+	}
+	a.Busy()
+	b.woken(Granted)
+}
+
 // A request that is cancelled may be granted all the same. Whatever happens in
 // the race of Busy with the grant, a busy worker ends up without the lock.
 func TestBusyWorkerNeverKeepsTheLock(t *testing.T) {

@@ -60,6 +60,7 @@ type Policy struct {
 	busyAt  time.Duration // when work was last found
 	dueWoke time.Duration // when due work last woke this worker
 	step    time.Duration // the pause before the catch-up poll after the next
+	overdue time.Duration // the last pause before what is due is tried again
 
 	// When to do what; never, where not at all.
 	fallback, linger, catchUp, due, rearm, ping time.Duration
@@ -96,7 +97,7 @@ func (p *Policy) dueAt() time.Duration {
 func (p *Policy) Dry(now, d time.Duration, ok bool) (e Effects) {
 	p.due = never
 	if ok {
-		p.due = now + max(d, 0)
+		p.due = now + p.dueIn(d)
 	}
 	if p.state != Awake {
 		return e
@@ -114,10 +115,22 @@ func (p *Policy) Dry(now, d time.Duration, ok bool) (e Effects) {
 	return e
 }
 
+// dueIn is when to look for what is due in d. What is due already, and yet was
+// not claimed, is locked by somebody's open transaction: it is tried again at
+// growing intervals.
+func (p *Policy) dueIn(d time.Duration) time.Duration {
+	if d > 0 {
+		p.overdue = 0
+		return d
+	}
+	p.overdue = min(max(2*p.overdue, p.t.LingerPoll), p.t.DueEvery)
+	return p.overdue
+}
+
 // Busy is said by the claim loop when it found work, or cannot look for any.
 func (p *Policy) Busy(now time.Duration) (e Effects) {
 	p.state, p.busyAt = Awake, now
-	p.due, p.linger = never, never
+	p.due, p.linger, p.overdue = never, never, 0
 	p.disarm(&e)
 	return e
 }

@@ -431,6 +431,10 @@ func (s *twin) addSeen(to map[string]int) {
 // if that never ends.
 func (s *twin) settle(open func(*twinTx) bool) error {
 	for _, w := range s.workers {
+		if !w.deaf && !w.hears && w.known { // both changes are told
+			w.known = false
+			s.apply(w, w.policy.Link(s.now, false))
+		}
 		w.hears = !w.deaf
 		if w.saturated {
 			w.saturated = false
