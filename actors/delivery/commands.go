@@ -184,7 +184,10 @@ func (m *Machine) applyResolveDead(c *core.Command) (bool, string) {
 	if !open && !m.dropRetry(c.DeadLetter) {
 		return false, "nothing to do: the dead letter is not open"
 	}
-	if l := m.lane(c.Consumer); l != nil && l.cp.State == core.Parked && m.headSeq(l) == c.Seq {
+	if l := m.lane(c.Consumer); l != nil && (l.c.Status == core.Active || l.c.Status == core.Paused) && l.cp.Seq < c.Seq {
+		if m.headSeq(l) != c.Seq {
+			return false, "nothing to do: it is to be delivered in order"
+		}
 		m.giveUp(l, c)
 		return true, "given up, its consumer goes on"
 	}

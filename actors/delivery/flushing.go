@@ -119,15 +119,13 @@ func (m *Machine) planRow(l *lane, f *core.Flush) {
 		if !l.c.Transactional && l.cp.Seq == f.Cursor && l.cp.Plain() && l.cp.LiveFrom <= l.cp.Seq {
 			want = remove
 		}
-		if l.c.Transactional && l.running && l.row {
-			return // HandleTx moves it
-		}
 	default: // paused keeps its place, backfilling has its start
 		if !l.row && l.c.Status == core.Paused && l.cp.Plain() && l.cp.Seq == f.Cursor {
 			return
 		}
 	}
 	switch {
+	case l.c.Transactional && l.running && l.row: // HandleTx moves it
 	case want == remove && l.row:
 		l.planned = remove
 		f.Deletes = append(f.Deletes, l.c.ID)

@@ -279,3 +279,46 @@ func TestWithdrawnWriteAheadLeavesWhatItFound(t *testing.T) {
 		t.Fatalf("row: %+v", c)
 	}
 }
+
+func TestSuspicionOutlivesARunThatWasWithdrawn(t *testing.T) {
+	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.Window = 2 })), loaded(2, 0, suspect))
+	s.kept()
+	s.end(s.start(1), nil)
+	w := s.kept().start(1)
+	s.step(Drain{})
+	s.step(NotStarted{Work: w})
+	if f := s.flush(core.HandBack); f.Clear {
+		t.Fatalf("event 2 may have run, and is forgotten: %+v", f)
+	}
+}
+
+func TestPausedTransactionalRowIsNotWrittenWhileItsHandlerRuns(t *testing.T) {
+	tx := func(status core.Status) *core.Consumer {
+		return consumer(1, func(c *core.Consumer) { c.Transactional, c.Status = true, status })
+	}
+	rows := func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Ready}} }
+	s := start(t, registry(tx(core.Active), consumer(2)), loaded(2, 0, rows))
+	s.start(1)
+	s.end(s.start(2), nil)
+	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	s.step(Reloaded{Registry: core.NewRegistry(2, keylinetype.Independent, []*core.Consumer{tx(core.Paused), consumer(2)}, nil),
+		Loaded: loaded(2, 0, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Ready}} })})
+	if f := s.flush(core.Keep); row(f, 1) != nil {
+		t.Fatalf("written beside HandleTx: %+v", f)
+	}
+}
+
+func TestTroubledConsumersOfASuspectDoNotTakeTurnsInWaiting(t *testing.T) {
+	one := func(id int32) *core.Consumer {
+		return consumer(id, func(c *core.Consumer) { c.Scope = keylinetype.AllForOne })
+	}
+	trouble := func(id int32) core.Checkpoint {
+		return core.Checkpoint{Record: 1, Consumer: id, State: core.Backoff, Attempt: 1, FirstFailedAt: begin, NextAttemptAt: begin}
+	}
+	s := start(t, registry(one(1), one(2)), loaded(1, 0, suspect, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{trouble(1), trouble(2)}
+	}))
+	if w := s.kept().start(1); w.Attempt != 2 {
+		t.Fatalf("started %+v", w)
+	}
+}

@@ -145,10 +145,12 @@ func (m *Machine) unsupported(l *lane, e *core.Event) bool {
 	case keylinetype.WaitUnsupported:
 		l.cp.State, l.cp.ErrorCode, l.cp.NextAttemptAt = core.Parked, core.CodeUnsupportedVersion, time.Time{}
 		m.touch()
+		m.holdSiblings(l)
 		return false
 	case keylinetype.DeadLetterUnsupported:
 		w := core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Checkpoint: l.cp}
 		m.book(l, unsupportedBooking(m.now, &w))
+		m.holdSiblings(l)
 		return l.cp.State != core.Parked
 	default:
 		l.owes = true
@@ -202,7 +204,7 @@ func (m *Machine) terminalTo(k *lane, limit int64) int64 {
 // siblingHolds reports whether an all_for_one sibling in trouble keeps this
 // lane from starting. A lane that is in backoff itself may go on, or two of them would wait for each other.
 func (m *Machine) siblingHolds(l *lane) bool {
-	if l.cp.State == core.Backoff {
+	if l.cp.State == core.Backoff || l.writeAhead != notAhead && l.aheadOf.State == core.Backoff {
 		return false
 	}
 	for i := range m.lanes {

@@ -30,7 +30,7 @@ func (m *Machine) tryStart(l *lane, at int) {
 		return // its row is the fence of HandleTx, and what was passed over is to be durable before HandleTx moves the row past it
 	}
 	e, _, known := m.events.next(l.cp.Seq)
-	if !known || e == nil {
+	if !known || e == nil || m.applies(l, e) != core.Applies {
 		return
 	}
 	if until, held := m.waits(l); held || !m.due(until) {
@@ -205,6 +205,9 @@ func (m *Machine) notStarted(w *core.Work, until time.Time) {
 	l.running = false
 	l.beyond -= len(w.Events)
 	l.heldUntil = until
+	if w.Events[0].Seq <= l.redeliverTo {
+		l.redeliver += len(w.Events) // what an earlier claim may have run is still to come
+	}
 	m.unAhead(l)
 }
 

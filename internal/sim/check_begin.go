@@ -96,6 +96,9 @@ func (c *checker) inOrder(t *task, live bool) {
 	i := 0
 	for e := range rec.events {
 		ev := &rec.events[e]
+		if ev.Seq <= pos && i < len(w.Events) && w.Events[i].Seq == ev.Seq {
+			i++
+		}
 		if ev.Seq <= pos || ev.Seq > w.Events[len(w.Events)-1].Seq || row.Revision != w.Consumer.Revision || row.Status != core.Active {
 			continue
 		}
@@ -118,7 +121,7 @@ func (c *checker) inOrder(t *task, live bool) {
 		if live && e.Seq <= pos && !c.wasDisabled(w) {
 			fail("record %d consumer %d seq %d is delivered again after it was flushed (position %d)", w.Record, w.Consumer.ID, e.Seq, pos)
 		}
-		c.mayRepeat(dkey{k, e.Seq}, w)
+		c.mayRepeat(dkey{k, e.Seq}, w, live)
 	}
 }
 
@@ -137,7 +140,7 @@ func (c *checker) doneWith(k dkey, w *core.Work, live bool) bool {
 }
 
 // mayRepeat: what has succeeded comes again only because of a fault.
-func (c *checker) mayRepeat(k dkey, w *core.Work) {
+func (c *checker) mayRepeat(k dkey, w *core.Work, live bool) {
 	h := c.seen[k]
 	if h == nil {
 		return
@@ -150,7 +153,7 @@ func (c *checker) mayRepeat(k dkey, w *core.Work) {
 		switch {
 		case s.token == w.Token:
 			fail("record %d consumer %d seq %d is delivered twice under one claim", k.record, k.consumer, k.seq)
-		case c.clean[s.token]:
+		case live && c.clean[s.token]:
 			fail("record %d consumer %d seq %d is delivered again, though its claim ended cleanly", k.record, k.consumer, k.seq)
 		case !c.r.cfg.Faults && !c.r.cfg.Poison && !c.excused[s.token]:
 			fail("record %d consumer %d seq %d is delivered twice without a fault", k.record, k.consumer, k.seq)

@@ -155,7 +155,7 @@ func (t *Twin) sweepRecord(row *consumerRow, r *record) {
 	}
 }
 
-// sweeping reports whether a sweep has yet to pass a record.
+// sweeping reports whether a sweep has yet to pass a record; what a clearing frees is woken after it.
 func (t *Twin) sweeping(recordID int64) bool {
-	return slices.ContainsFunc(t.consumers, func(c *consumerRow) bool { return c.sweep != sweepNone && !c.swept[recordID] })
+	return slices.ContainsFunc(t.consumers, func(c *consumerRow) bool { return c.sweep == sweepClear || c.sweep != sweepNone && !c.swept[recordID] })
 }

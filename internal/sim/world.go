@@ -410,7 +410,7 @@ func (r *run) release() bool {
 // quiesce runs until nothing has work.
 func (r *run) quiesce() {
 	for i := 0; ; i++ {
-		if i > 40000 {
+		if i > 8000 {
 			fail("nothing comes to rest: %s", r.describe())
 		}
 		var a actions
