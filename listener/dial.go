@@ -115,7 +115,7 @@ func (d *dialer) Dial(_, _ string) (net.Conn, error) {
 		err = conn.SetDeadline(deadline)
 	}
 	if err == nil && h.tls != nil {
-		conn, err = startTLS(conn, h.tls)
+		conn, err = startTLS(ctx, conn, h.tls)
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -167,7 +167,7 @@ func (d *dialer) kill() {
 }
 
 // startTLS asks the server for TLS, as the protocol has it.
-func startTLS(conn net.Conn, conf *tls.Config) (net.Conn, error) {
+func startTLS(ctx context.Context, conn net.Conn, conf *tls.Config) (net.Conn, error) {
 	if conf.NextProtos == nil { // else: direct TLS, without a question
 		if _, err := conn.Write([]byte{0, 0, 0, 8, 4, 210, 22, 47}); err != nil {
 			return conn, err
@@ -181,5 +181,5 @@ func startTLS(conn net.Conn, conf *tls.Config) (net.Conn, error) {
 		}
 	}
 	secure := tls.Client(conn, conf)
-	return secure, secure.Handshake()
+	return secure, secure.HandshakeContext(ctx)
 }

@@ -135,7 +135,7 @@ func TestStartTLSAsksFirst(t *testing.T) {
 			}
 			done <- tls.Server(server, &tls.Config{Certificates: web.TLS.Certificates}).Handshake()
 		}()
-		conn, err := startTLS(client, &tls.Config{RootCAs: roots, ServerName: "example.com"})
+		conn, err := startTLS(t.Context(), client, &tls.Config{RootCAs: roots, ServerName: "example.com"})
 		if (err == nil) != (answer == 'S') {
 			t.Errorf("answered %q: error %v", answer, err)
 		}
