@@ -149,7 +149,7 @@ func (m *Machine) allRan() bool {
 		if l.running || l.writeAhead != notAhead || l.cp.State == core.Started {
 			return false
 		}
-		if (!l.ran || l.redeliver > 0) && m.behind(l) && l.cp.State != core.Parked && !l.c.ContractOnly {
+		if (!l.ran || l.redeliver > 0 || l.tried < l.untried) && m.behind(l) && l.cp.State != core.Parked && !l.c.ContractOnly {
 			return false
 		}
 	}

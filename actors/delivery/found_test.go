@@ -322,3 +322,39 @@ func TestTroubledConsumersOfASuspectDoNotTakeTurnsInWaiting(t *testing.T) {
 		t.Fatalf("started %+v", w)
 	}
 }
+
+func TestCrashBudgetsDeadLetterIsDurableBeforeHandleTxGoesOn(t *testing.T) {
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional = true })
+	s := start(t, registry(tx), loaded(2, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Started, Attempt: 3, Granted: 2, Crashes: 2, FirstFailedAt: begin}}
+	}))
+	none[Start](s)
+	if f := s.flush(core.Keep); len(f.DeadLetters) != 1 || row(f, 1) == nil || row(f, 1).Seq != 1 {
+		t.Fatalf("the dead letter is not written: %+v", f)
+	}
+	if w := s.kept().start(1); w.Events[0].Seq != 2 {
+		t.Fatalf("started %+v", w)
+	}
+}
+
+func TestLockstepAsksForTheEventsByWhichASiblingWouldHold(t *testing.T) {
+	// The paused consumer takes none of the events up to 3, which it takes to know.
+	paused := consumer(2, func(c *core.Consumer) { c.Status, c.Types = core.Paused, []string{"other"} })
+	s := &script{t: t, now: begin}
+	m, effects := New(lockstep(consumer(1), paused), loaded(4, 3, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 2, Seq: 0, State: core.Ready}}
+		l.Events = append(events(1, 1), events(4, 4)...)
+	}), Options{Now: begin, LoadLimit: 1})
+	s.m = m
+	s.take(effects)
+	for seq := int64(2); seq <= 3; seq++ {
+		if r := only[LoadEvents](s).Ranges; len(r) != 1 || r[0].From != seq-1 {
+			t.Fatalf("asked for %+v", r)
+		}
+		none[Flush](s)
+		s.step(EventsLoaded{events(seq, seq)})
+	}
+	if w := s.start(1); w.Events[0].Seq != 4 {
+		t.Fatalf("started %+v", w)
+	}
+}

@@ -184,7 +184,7 @@ func (m *Machine) lockstepHolds(l *lane, seq int64) bool {
 
 // terminalTo is how far, up to limit, events are terminal for a consumer or do not concern it.
 func (m *Machine) terminalTo(k *lane, limit int64) int64 {
-	at := k.cp.Seq
+	at := max(k.cp.Seq, k.clearTo)
 	for at < limit {
 		e, to, known := m.events.next(at)
 		switch {
@@ -197,8 +197,28 @@ func (m *Machine) terminalTo(k *lane, limit int64) int64 {
 		default:
 			return min(at, limit)
 		}
+		k.clearTo = at
 	}
 	return limit
+}
+
+// holdsUnknown reports whether, under lockstep, a lane holds others by events
+// that are not loaded, and from where they are to be.
+func (m *Machine) holdsUnknown(k *lane) (from int64, unknown bool) {
+	if m.reg.Ordering != keylinetype.Lockstep || k.running || k.c.ContractOnly || (k.c.Status != core.Active && k.c.Status != core.Paused) {
+		return 0, false
+	}
+	limit := int64(0)
+	for i := range m.lanes {
+		if l := &m.lanes[i]; l != k && l.hosted() && !l.running && m.behind(l) && l.cp.State != core.Parked {
+			limit = max(limit, m.headSeq(l)-1)
+		}
+	}
+	if from = m.terminalTo(k, limit); from >= limit {
+		return 0, false
+	}
+	_, _, known := m.events.next(from)
+	return from, !known
 }
 
 // siblingHolds reports whether an all_for_one sibling in trouble keeps this

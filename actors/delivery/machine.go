@@ -73,8 +73,11 @@ type lane struct {
 	owes, owing bool
 	heldUntil   time.Time // an open breaker's probe time
 	singleUntil int64     // after a failed batch: batches of one up to this seq
-	redeliver   int       // how many of the next events may have run under an earlier claim
+	redeliver   int       // how many events above redeliverTo may have run under an earlier claim
 	redeliverTo int64     // events up to it may have run before
+	untried     int64     // the last event begun here that may have run under an earlier claim
+	tried       int64     // the last event that has ended here
+	clearTo     int64     // events up to it do not concern the consumer, or are done with
 	ran         bool      // ran once under this claim
 	writeAhead  stage
 	aheadOf     core.Checkpoint // what was written ahead of

@@ -40,7 +40,7 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 func (l *lane) inherit(old *lane) {
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
 	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
-	l.redeliver, l.redeliverTo = old.redeliver, old.redeliverTo
+	l.redeliver, l.redeliverTo, l.untried, l.tried = old.redeliver, old.redeliverTo, old.untried, old.tried
 	l.owes = old.owes
 	switch l.c.Status {
 	case core.Backfilling, core.Disabled, core.Retired:

@@ -80,9 +80,11 @@ func (m *Machine) start(l *lane) {
 	if l.writeAhead == aheadDone {
 		attempt = l.cp.Attempt
 	}
-	if l.redeliver > 0 {
-		l.redeliver -= len(events)
-		l.redeliverTo = max(l.redeliverTo, events[len(events)-1].Seq)
+	for _, e := range events {
+		if l.redeliver > 0 && e.Seq > l.redeliverTo {
+			l.redeliver--
+			l.redeliverTo, l.untried = e.Seq, e.Seq
+		}
 	}
 	w := core.Work{
 		Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: events, Attempt: attempt,
@@ -149,6 +151,11 @@ func (m *Machine) requestEvents() {
 			ask(l.cp.Seq, m.opts.LoadLimit)
 		}
 	}
+	for i := range m.lanes {
+		if from, unknown := m.holdsUnknown(&m.lanes[i]); unknown {
+			ask(from, m.opts.LoadLimit)
+		}
+	}
 	for i := range m.retries {
 		r := &m.retries[i]
 		if _, known := m.events.get(r.Seq); !known && m.due(r.DueAt) {
@@ -205,9 +212,6 @@ func (m *Machine) notStarted(w *core.Work, until time.Time) {
 	l.running = false
 	l.beyond -= len(w.Events)
 	l.heldUntil = until
-	if w.Events[0].Seq <= l.redeliverTo {
-		l.redeliver += len(w.Events) // what an earlier claim may have run is still to come
-	}
 	m.unAhead(l)
 }
 

@@ -28,6 +28,7 @@ func (m *Machine) crashed(l *lane) {
 	if l.cp.Crashes < m.opts.CrashBudget {
 		return
 	}
+	l.owes = true
 	m.deadLetter(core.DeadLetter{Record: m.claim.Record, Seq: e.Seq, Consumer: l.c.ID, Attempt: l.cp.Attempt,
 		EventID: e.ID, Reason: core.DeadCrashes, Code: core.CodeCrash, Message: failure.Message,
 		FirstFailedAt: l.cp.FirstFailedAt, FailedAt: m.now})

@@ -94,7 +94,7 @@ func (c *checker) sparse(recordID int64) {
 func (c *checker) inTx(record int64, consumer int32) bool {
 	for _, w := range c.r.workers {
 		for _, t := range w.runs {
-			if t.state >= running && t.work.Record == record && t.work.Consumer.ID == consumer && t.work.Consumer.Transactional {
+			if t.work.Record == record && t.work.Consumer.ID == consumer && t.work.Consumer.Transactional {
 				return true
 			}
 		}
