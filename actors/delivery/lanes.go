@@ -210,7 +210,7 @@ func (m *Machine) holdsUnknown(k *lane) (from int64, unknown bool) {
 	}
 	limit := int64(0)
 	for i := range m.lanes {
-		if l := &m.lanes[i]; l != k && l.hosted() && !l.running && m.behind(l) && l.cp.State != core.Parked {
+		if l := &m.lanes[i]; l != k && l.participates() && !l.c.ContractOnly && !l.running && m.behind(l) {
 			limit = max(limit, m.headSeq(l)-1)
 		}
 	}
