@@ -85,6 +85,21 @@ func startWorker(t *testing.T, db *testdb.DB, cfg keyline.Config, consumers ...k
 	return w
 }
 
+// recording is a consumer that records what it gets and is content.
+func recording(s *seen, name string, change ...func(*keyline.Consumer)) keyline.Consumer {
+	c := keyline.Consumer{Name: name, Types: []string{"*"}, Effect: keyline.None(),
+		Handle: func(_ context.Context, d *keyline.Delivery) error { s.add(d); return nil }}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+// quick is a retry policy for tests: as many runs as delays plus one.
+func quick(delays ...time.Duration) keyline.RetryPolicy {
+	return keyline.RetryPolicy{Delays: append([]time.Duration{}, delays...)}
+}
+
 func appendN(t *testing.T, db *testdb.DB, record string, n int) {
 	t.Helper()
 	client, err := keyline.NewClient(keyline.ClientConfig{})

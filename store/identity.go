@@ -6,12 +6,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// ClusterID identifies the installation: a database and schema, wherever they
-// are connected to from.
-func (s *Store) ClusterID(ctx context.Context) (uuid.UUID, error) {
-	var id [16]byte
-	err := s.lease.QueryRow(ctx, s.q("cluster_id")).Scan(&id)
-	return id, translate("read cluster id", err)
+// Identity names the installation for this process: the cluster id alone would
+// not do, since a database that was cloned from a template has the same.
+type Identity struct {
+	Cluster  uuid.UUID
+	Database uint32 // its oid
+	Schema   string
+}
+
+// Identity reads the installation's identity.
+func (s *Store) Identity(ctx context.Context) (Identity, error) {
+	id := Identity{Schema: s.schema}
+	err := s.lease.QueryRow(ctx, s.q("identity")).Scan((*[16]byte)(&id.Cluster), &id.Database)
+	return id, translate("read identity", err)
 }
 
 // Channel is the notification channel of the schema.

@@ -28,7 +28,7 @@ func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
 	switch {
 	case m.unclean:
 		l.redeliver = c.Window
-	case l.cp.State != core.Ready:
+	case l.cp.State != core.Ready && l.cp.ErrorCode != core.CodeUnsupportedVersion:
 		l.redeliver = c.BatchSize // the failed run may have been of a batch
 	}
 	return l

@@ -1,1 +1,0 @@
-select cluster_id from {{.schema}}.meta
