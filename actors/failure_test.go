@@ -120,7 +120,7 @@ func TestAFailureOverTheThresholdEscalates(t *testing.T) {
 	if len(h.escalated) != 1 || h.escalated[0].Consumer.ID != 2 || h.escalated[0].Err == nil {
 		t.Errorf("escalated: %+v", h.escalated)
 	}
-	if h.seat.Failures() != 0 {
+	if h.seat.Incarnations() != 1 {
 		t.Error("it counts as the record actor's own failure")
 	}
 }
@@ -176,6 +176,48 @@ func TestAConsumerActorThatIsGoneIsReplaced(t *testing.T) {
 	if e := hear[delivery.Ended](h); e.Outcome.Err != nil || e.Work.Events[0].Seq != 2 {
 		t.Errorf("then: %+v", e)
 	}
+}
+
+// A final failure stops the consumer actor; what its consumer does next is not
+// sent to the one that is stopping.
+func TestAStartRightAfterAFinalFailureFindsAnotherActor(t *testing.T) {
+	h := newHarness(t, func(_ context.Context, w core.Work) core.Outcome {
+		if w.Events[0].Seq == 1 {
+			return core.Outcome{Err: keylinetype.Permanent(errors.New("never"))}
+		}
+		return core.Outcome{}
+	})
+	h.on(func(m delivery.Message) []delivery.Effect {
+		if e, ok := m.(delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
+			return []delivery.Effect{delivery.Start{Work: h.work(1, 2)}}
+		}
+		return nil
+	})
+	h.assign(delivery.Start{Work: h.work(1, 1)})
+	hear[delivery.Ended](h)
+	if e := hear[delivery.Ended](h); e.Outcome.Err != nil || e.Work.Events[0].Seq != 2 {
+		t.Errorf("then: %+v", e)
+	}
+}
+
+// A failure whose consumer actor ends between the handler's return and the
+// word of it is answered by the record itself.
+func TestAFailureWhoseConsumerActorIsGoneIsNotLost(t *testing.T) {
+	h := newHarness(t, func(context.Context, core.Work) core.Outcome { return core.Outcome{Err: errors.New("a failure")} })
+	var ticket *Ticket
+	h.gate.admit = func(t *Ticket) Admission {
+		ticket = t
+		return Admission{}
+	}
+	h.gate.onRelease = func() {
+		h.env.System.Root.Stop(ticket.child)
+		eventually(t, "the record knows", func() bool { return ticket.direct.Load() })
+	}
+	h.assign(delivery.Start{Work: h.work(1, 1)})
+	if e := hear[delivery.Ended](h); e.Outcome.Err == nil || e.Outcome.Cancelled {
+		t.Errorf("outcome: %+v", e.Outcome)
+	}
+	h.quiet()
 }
 
 // The same while the handler runs: its end is answered by the record itself,

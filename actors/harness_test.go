@@ -73,6 +73,7 @@ type openGate struct {
 	results  []Result
 	tripNext bool
 
+	onRelease      func()
 	withdrawPanics atomic.Bool
 }
 
@@ -103,6 +104,9 @@ func (g *openGate) Withdraw(t *Ticket) bool {
 }
 
 func (g *openGate) Release(_ *Ticket, r Result) bool {
+	if g.onRelease != nil {
+		g.onRelease()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--

@@ -67,8 +67,8 @@ func (s *Seat) PID() *actor.PID { return s.pid.Load() }
 // there have been. A seat that has failed is never handed another record.
 func (s *Seat) Failed() int { return int(s.failures.Add(1)) }
 
-// Failures is how often the actor has failed under this claim.
-func (s *Seat) Failures() int { return int(s.failures.Load()) }
+// Incarnations is how many the actor has had: one more than its restarts.
+func (s *Seat) Incarnations() int { return int(s.incarnation.Load()) }
 
 // Abandon says that the actor is gone: nothing is sent to it any more.
 func (s *Seat) Abandon() { s.gone.Store(true) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // FAULTS 12 and 18: the claim of R is lost and regained inside one process
@@ -151,7 +152,8 @@ func TestClaimsWithoutAHolderAreHandedBack(t *testing.T) {
 	a := store.consumer("a")
 	records := store.records(t, 5, 1)
 	store.set(func() { store.lose = 1 })
-	w := startWorker(t, store, newRecorder(t, nil), func(c *Config) { c.Lease = time.Second })
+	// Not by the sweep that comes once a lease.
+	w := startWorker(t, store, newRecorder(t, nil), func(c *Config) { c.Lease = time.Hour })
 	eventually(t, "delivered all the same", func() bool {
 		w.wakes.notify()
 		return store.through(records, 1, a)
@@ -159,4 +161,35 @@ func TestClaimsWithoutAHolderAreHandedBack(t *testing.T) {
 	if w.Health().Orphans == 0 {
 		t.Error("no orphans counted")
 	}
+}
+
+// A record that is being loaded while its worker is fenced is not begun under
+// the lost claim, or not for long.
+func TestARecordThatIsLoadedWhileItsWorkerIsFenced(t *testing.T) {
+	store := newTwinStore(t, real())
+	a := store.consumer("a")
+	records := store.records(t, 1, 1)
+	hold := make(chan struct{})
+	store.set(func() { store.holdLoad = hold })
+	var first atomic.Int64 // the token of the first claim
+	r := newRecorder(t, func(ctx context.Context, w core.Work) error {
+		if w.Token == first.Load() {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	w := startWorker(t, store, r, func(c *Config) { c.Lease = time.Second })
+	eventually(t, "the load", func() bool { return len(w.Held()) == 1 })
+	first.Store(w.Held()[0].Token)
+	old := w.Worker()
+	w.noticeFence(keylinetype.ErrFenced)
+	eventually(t, "a new incarnation", func() bool { return w.Worker() > old })
+	store.set(func() { store.holdLoad = nil })
+	close(hold)
+	eventually(t, "delivered under another claim", func() bool {
+		w.wakes.notify()
+		return store.through(records, 1, a)
+	})
+	w.idle(t)
 }

@@ -38,6 +38,9 @@ type twinStore struct {
 	// holdFlush, if not nil, holds the committer until it is closed.
 	holdFlush      chan struct{}
 	pendingFlushes int // with the committer
+	// holdLoad, if not nil, holds loads until it is closed.
+	holdLoad chan struct{}
+	loads    map[int64]int // by record
 	// due is when records that were handed back are due again.
 	due map[int64]time.Time
 
@@ -57,7 +60,7 @@ func newTwinStore(t *testing.T, c clock.Clock) *twinStore {
 	t.Helper()
 	s := &twinStore{clock: c, twin: sim.NewTwin(c.Now(), keylinetype.Independent), local: map[string]sim.Local{},
 		beats: map[int64]*core.Beat{}, ended: map[int64]bool{}, calls: map[string]int{}, fail: map[string]int{},
-		due: map[int64]time.Time{}, flushes: make(chan func(), 10000)}
+		due: map[int64]time.Time{}, loads: map[int64]int{}, flushes: make(chan func(), 10000)}
 	s.done.Go(func() {
 		for f := range s.flushes {
 			f()
@@ -178,6 +181,12 @@ func (w *twinWorker) NextDue(context.Context, []int32) (time.Duration, bool, err
 }
 
 func (w *twinWorker) Load(_ context.Context, rs []core.LoadRequest) ([]core.Loaded, error) {
+	w.twinStore.mu.Lock()
+	hold := w.holdLoad
+	w.twinStore.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
 	err := w.enter("Load")
 	defer w.twinStore.mu.Unlock()
 	if err != nil {
@@ -185,6 +194,7 @@ func (w *twinWorker) Load(_ context.Context, rs []core.LoadRequest) ([]core.Load
 	}
 	var out []core.Loaded
 	for _, r := range rs {
+		w.loads[r.Record]++
 		if l, ok := w.twin.Load(r); ok {
 			out = append(out, l)
 		}
