@@ -7,4 +7,9 @@ import (
 	"github.com/keylinehq/keyline/internal/testdb"
 )
 
-func TestMain(m *testing.M) { os.Exit(testdb.Main(m)) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(childURL); url != "" {
+		os.Exit(child(url, os.Getenv(childMode)))
+	}
+	os.Exit(testdb.Main(m))
+}
