@@ -65,8 +65,8 @@ func (j *judgement) completed(last int64) {
 	j.b.Counts.Completed = int64(len(j.w.Events))
 	j.b.Counts.LastSuccessAt = j.now
 	j.status = core.DeadDelivered
-	if j.w.Dead == nil && j.w.Checkpoint.Granted > 0 {
-		// Granted more runs while a dead letter of it was open, perhaps: close it.
+	if j.w.Dead == nil && !j.w.Checkpoint.FirstFailedAt.IsZero() {
+		// It failed before, and may have a dead letter from when it was parked: close it.
 		j.b.Dead = &core.DeadUpdate{DeadRetry: core.DeadRetry{Record: j.w.Record, Consumer: j.c.ID, Seq: j.head().Seq,
 			Attempt: j.w.Attempt, Granted: j.w.Checkpoint.Granted}, Status: core.DeadDelivered, At: j.now}
 	}

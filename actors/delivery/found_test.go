@@ -358,3 +358,23 @@ func TestLockstepAsksForTheEventsByWhichASiblingWouldHold(t *testing.T) {
 		t.Fatalf("started %+v", w)
 	}
 }
+
+func TestDeadLetterOfAParkedVersionIsClosedWithItsDelivery(t *testing.T) {
+	park := func(versions ...int) *core.Consumer {
+		return consumer(1, func(c *core.Consumer) {
+			c.Versions, c.OnUnsupported, c.OnDead = versions, keylinetype.DeadLetterUnsupported, keylinetype.Park
+		})
+	}
+	s := start(t, registry(park(2)), loaded(1, 0))
+	parked := *row(s.flush(core.Settle), 1)
+	s = start(t, registry(park(1, 2)), loaded(1, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{parked}
+		l.Commands = []core.Command{{ID: 1, Record: 1, Kind: core.CommandRetry, Consumer: 1}}
+	}))
+	w := s.start(1)
+	s.kept()
+	f := s.end(w, nil).flush(core.Settle)
+	if len(f.DeadUpdates) != 1 || f.DeadUpdates[0].Status != core.DeadDelivered {
+		t.Fatalf("the dead letter stays open: %+v", f)
+	}
+}

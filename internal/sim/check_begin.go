@@ -43,7 +43,7 @@ func (c *checker) begins(t *task) {
 		if live && !c.interrupted[w.Consumer.ID] && !c.commanded(w.Record, w.Consumer.ID) && h.begun > 0 && !w.Redelivered && !(h.cancelled && len(h.successes) == 0) {
 			fail("record %d consumer %d seq %d: begun before, and not said to be redelivered", w.Record, w.Consumer.ID, e.Seq)
 		}
-		if i == 0 || len(h.successes) > 0 {
+		if live && (i == 0 || len(h.successes) > 0) {
 			h.begun++ // of a failed batch only the first event is remembered beyond the claim
 		}
 	}
@@ -277,7 +277,7 @@ func (c *checker) siblings(t *task) {
 		}
 		if c.lockstep() && (row.Status == core.Active || row.Status == core.Paused) && !row.ContractOnly {
 			for seq := c.nextSeq(rec, row, c.twin.Position(rec.id, row.ID)); seq > 0 && seq < first; seq = c.nextSeq(rec, row, seq) {
-				if !c.doneWith(dkey{k, seq}, w, true) && !c.unsupportedPasses(rec, row, seq) {
+				if !c.doneWith(dkey{k, seq}, w, true) && !c.unsupportedPasses(rec, row, seq) && !c.passed(row, &rec.events[seq-1], w.Token) {
 					fail("lockstep: record %d seq %d begins for consumer %d, seq %d is not terminal for consumer %d", rec.id, first, w.Consumer.ID, seq, row.ID)
 				}
 			}

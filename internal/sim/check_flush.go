@@ -59,7 +59,11 @@ func (c *checker) accounted(was moment, token int64) {
 			k := dkey{pair{rec.id, row.ID}, seq}
 			h := c.seen[k]
 			ok := h != nil && slices.ContainsFunc(h.successes, func(s success) bool { return s.token == token })
-			if _, disabled := c.loosed[k.pair]; disabled && h != nil && len(h.successes) > 0 {
+			_, disabled := c.loosed[k.pair]
+			if d := c.deadRow(k); ok && !disabled && d != nil && d.Status == core.DeadAgain {
+				fail("record %d consumer %d seq %d was delivered, its dead letter stays open: %+v", rec.id, row.ID, seq, *d)
+			}
+			if disabled && h != nil && len(h.successes) > 0 {
 				ok = true // from before it was disabled
 			}
 			if !ok && c.deadRow(k) == nil && !c.skipped(k) && !c.passed(row, &rec.events[seq-1], token) {
