@@ -65,7 +65,7 @@ func (j *judgement) completed(last int64) {
 	j.b.Counts.Completed = int64(len(j.w.Events))
 	j.b.Counts.LastSuccessAt = j.now
 	j.status = core.DeadDelivered
-	if j.w.Dead == nil && !j.w.Checkpoint.FirstFailedAt.IsZero() {
+	if cp := &j.w.Checkpoint; j.w.Dead == nil && (cp.Granted > 0 || !cp.FirstFailedAt.IsZero()) {
 		// It failed before, and may have a dead letter from when it was parked: close it.
 		j.b.Dead = &core.DeadUpdate{DeadRetry: core.DeadRetry{Record: j.w.Record, Consumer: j.c.ID, Seq: j.head().Seq,
 			Attempt: j.w.Attempt, Granted: j.w.Checkpoint.Granted}, Status: core.DeadDelivered, At: j.now}
