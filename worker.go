@@ -40,6 +40,7 @@ type parts struct {
 	guard      func()
 	listener   *listener.Listener
 	supervisor *supervisor.Supervisor
+	endMetrics func() error
 	endSweeps  context.CancelFunc
 	sweeps     sync.WaitGroup
 }
@@ -137,7 +138,8 @@ func (w *Worker) start(ctx context.Context, p *parts) error {
 		return err
 	}
 	w.startSweeps(context.WithoutCancel(ctx), p)
-	return nil
+	p.endMetrics, err = w.startMetrics(p)
+	return err
 }
 
 // local is what this process alone decides about its consumers.
@@ -266,12 +268,17 @@ func (w *Worker) Stop(ctx context.Context) (Status, error) {
 
 // stop ends the parts in the reverse order of their start; the writer last.
 func (p *parts) stop(ctx context.Context) (status Status, err error) {
+	if p.endMetrics != nil {
+		err = p.endMetrics()
+	}
 	if p.endSweeps != nil {
 		p.endSweeps()
 		p.sweeps.Wait()
 	}
 	if p.supervisor != nil {
-		status, err = p.supervisor.Stop(ctx)
+		var stopErr error
+		status, stopErr = p.supervisor.Stop(ctx)
+		err = errors.Join(err, stopErr)
 	}
 	if p.listener != nil {
 		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)

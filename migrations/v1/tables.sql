@@ -114,6 +114,7 @@ create table {{.schema}}.checkpoints (
   primary key (record_id, consumer_id)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 create index checkpoints_consumer on {{.schema}}.checkpoints (consumer_id, record_id);
+create index checkpoints_parked on {{.schema}}.checkpoints (consumer_id, record_id) where state = 'parked';
 
 create table {{.schema}}.dead_letters (
   id bigint generated always as identity primary key,

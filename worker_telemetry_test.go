@@ -1,0 +1,168 @@
+package keyline_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/testdb"
+)
+
+func spanAttributes(s tracetest.SpanStub) map[string]string {
+	m := map[string]string{}
+	for _, a := range s.Attributes {
+		m[string(a.Key)] = a.Value.Emit()
+	}
+	return m
+}
+
+func TestProcessSpanIsAChildOfTheAppendAndARetryANewRootWithALink(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	inHandler := make(chan trace.SpanContext, 10)
+	startWorker(t, db, keyline.Config{TracerProvider: provider}, keyline.Consumer{Name: "c", Types: []string{"*"}, Effect: keyline.None(),
+		Retry: quick(time.Millisecond),
+		Handle: func(ctx context.Context, d *keyline.Delivery) error {
+			inHandler <- trace.SpanContextFromContext(ctx)
+			s.add(d)
+			if d.Attempt == 1 {
+				return errFails
+			}
+			return nil
+		}})
+	client, err := keyline.NewClient(keyline.ClientConfig{TracerProvider: provider})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, request := provider.Tracer("test").Start(t.Context(), "request")
+	if _, err := client.Append(ctx, db.Pool(), keyline.NewEvent{Key: keyline.Key{Tenant: "acme", Record: "thing:1"}, Type: "thing.done",
+		CorrelationID: "corr"}); err != nil {
+		t.Fatal(err)
+	}
+	request.End()
+	s.wait(t, 2)
+	var process []tracetest.SpanStub
+	testdb.Eventually(t, func() bool {
+		process = nil
+		for _, span := range spans.GetSpans() {
+			if span.Name == "process c" {
+				process = append(process, span)
+			}
+		}
+		return len(process) == 2
+	}, "two process spans end")
+	var appended tracetest.SpanStub
+	for _, span := range spans.GetSpans() {
+		if span.SpanKind == trace.SpanKindProducer {
+			appended = span
+		}
+	}
+	first, retry := process[0], process[1]
+	if first.SpanKind != trace.SpanKindConsumer || first.Parent.SpanID() != appended.SpanContext.SpanID() ||
+		first.SpanContext.TraceID() != request.SpanContext().TraceID() {
+		t.Errorf("first: kind %s, parent %s", first.SpanKind, first.Parent.SpanID())
+	}
+	if retry.Parent.IsValid() || retry.SpanContext.TraceID() == first.SpanContext.TraceID() {
+		t.Error("a retry is not a new root")
+	}
+	for i, span := range process {
+		if len(span.Links) != 1 || span.Links[0].SpanContext.SpanID() != appended.SpanContext.SpanID() {
+			t.Errorf("span %d links to %+v", i, span.Links)
+		}
+		if got := <-inHandler; got.SpanID() != span.SpanContext.SpanID() {
+			t.Errorf("the handler runs in span %s", got.SpanID())
+		}
+	}
+	want := map[string]string{"messaging.system": "keyline", "messaging.operation.type": "process", "messaging.destination.name": "thing",
+		"messaging.consumer.group.name": "c", "keyline.record.key": "thing:1", "keyline.event.seq": "1", "keyline.tenant": "acme",
+		"messaging.message.conversation_id": "corr", "keyline.delivery.attempt": "1", "keyline.delivery.outcome": "retry", "error.type": "error"}
+	got := spanAttributes(first)
+	for k, v := range want {
+		if got[k] != v {
+			t.Errorf("%s is %q, want %q", k, got[k], v)
+		}
+	}
+	if got := spanAttributes(retry); got["keyline.delivery.attempt"] != "2" || got["keyline.delivery.outcome"] != "completed" {
+		t.Errorf("retry: %v", got)
+	}
+	for _, span := range spans.GetSpans() {
+		if span.Name != "process c" && span.SpanKind != trace.SpanKindProducer && span.Name != "request" {
+			t.Errorf("span %q: polls have none", span.Name)
+		}
+	}
+}
+
+func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	reader := sdkmetric.NewManualReader()
+	startWorker(t, db, keyline.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))},
+		recording(s, "fine"),
+		keyline.Consumer{Name: "parks", Types: []string{"*"}, Effect: keyline.None(), OnDead: keyline.Park,
+			Handle: func(_ context.Context, d *keyline.Delivery) error { s.add(d); return keyline.Permanent(errFails) }})
+	appendN(t, db, "thing:1", 3)
+	s.wait(t, 4)
+	settled(t, db)
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]metricdata.Aggregation{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			names[m.Name] = m.Data
+		}
+	}
+	consumed := names["messaging.client.consumed.messages"].(metricdata.Sum[int64])
+	counts := map[string]int64{}
+	for _, p := range consumed.DataPoints {
+		group, _ := p.Attributes.Value(attribute.Key("messaging.consumer.group.name"))
+		outcome, _ := p.Attributes.Value(attribute.Key("keyline.delivery.outcome"))
+		counts[group.AsString()+" "+outcome.AsString()] = p.Value
+	}
+	if counts["fine completed"] != 3 || counts["parks permanent"] != 1 || len(counts) != 2 {
+		t.Errorf("consumed: %v", counts)
+	}
+	value := func(name string) (sum float64) {
+		switch data := names[name].(type) {
+		case metricdata.Gauge[float64]:
+			for _, p := range data.DataPoints {
+				sum += p.Value
+			}
+		case metricdata.Sum[float64]:
+			for _, p := range data.DataPoints {
+				sum += p.Value
+			}
+		default:
+			t.Errorf("%s is %T", name, data)
+		}
+		return sum
+	}
+	for name, want := range map[string]float64{"keyline.dead_letters.open": 1, "keyline.records.blocked": 1, "keyline.worker.records": 0,
+		"keyline.breaker.state": 0, "keyline.mailbox.oldest_age": 0, "keyline.flushes.fenced": 0, "keyline.claims.recovered": 0} {
+		if got := value(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	for _, name := range []string{"keyline.claims", "keyline.claims.records", "keyline.records.settled", "keyline.wakes"} {
+		if value(name) < 1 {
+			t.Errorf("%s is %v", name, value(name))
+		}
+	}
+	if h := names["messaging.process.duration"].(metricdata.Histogram[float64]); len(h.DataPoints) != 2 {
+		t.Errorf("durations: %+v", h.DataPoints)
+	}
+	if h := names["keyline.delivery.lag"].(metricdata.Histogram[float64]); len(h.DataPoints) != 2 {
+		t.Errorf("lag: %+v", h.DataPoints)
+	}
+}
