@@ -206,11 +206,11 @@ func (s *session) event(ctx context.Context, e linkEvent) {
 // poll says once, per time that notifications do not arrive, that they do not.
 func (s *session) poll(ctx context.Context, what string, err error) {
 	s.up = false
-	s.mode(Polling, err.Error())
 	if !s.told {
 		s.told = true
 		s.log.WarnContext(ctx, what, "error", err)
 	}
+	s.mode(Polling, err.Error())
 }
 
 // after sets the one timer.
