@@ -82,7 +82,7 @@ func (a *recordActor) slot(consumer int32) *slot {
 			return s
 		}
 	}
-	s := &slot{consumer: consumer, ticket: &Ticket{seat: a.seat, incarnation: a.seat.incarnation.Load()}}
+	s := &slot{consumer: consumer, ticket: &Ticket{seat: a.seat}}
 	a.slots = append(a.slots, s)
 	return s
 }

@@ -36,9 +36,8 @@ type Ticket struct {
 	// Work is what is to be run. It does not change while the ticket is out.
 	Work core.Work
 
-	seat        *Seat
-	incarnation int32
-	child       *actor.PID
+	seat  *Seat
+	child *actor.PID
 	// ctx is the record actor's incarnation: the consumer actor's derives from it.
 	ctx context.Context
 
@@ -171,12 +170,11 @@ func (o *outcome) finish(ctx context.Context, t *Ticket) {
 	// The handler is gone: its pair and its place are free before anybody is
 	// told, so that what the answer starts finds them free.
 	seat, child := t.seat, t.child
-	stale := t.incarnation != seat.incarnation.Load()
 	t.release(result)
 	t.state.Store(done)
 	seat.ranOut()
 	switch {
-	case stale || seat.gone.Load():
+	case seat.gone.Load():
 	case failed && !t.direct.Load():
 		seat.env.System.Root.Send(child, (*raised)(t))
 	default:

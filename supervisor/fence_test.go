@@ -170,7 +170,10 @@ func TestARecordThatIsLoadedWhileItsWorkerIsFenced(t *testing.T) {
 	a := store.consumer("a")
 	records := store.records(t, 1, 1)
 	hold := make(chan struct{})
-	store.set(func() { store.holdLoad = hold })
+	store.set(func() {
+		store.holdLoad = hold
+		store.fail["Recover"] = 1 << 30 // the old claim stands meanwhile
+	})
 	var first atomic.Int64 // the token of the first claim
 	r := newRecorder(t, func(ctx context.Context, w core.Work) error {
 		if w.Token == first.Load() {
@@ -187,6 +190,10 @@ func TestARecordThatIsLoadedWhileItsWorkerIsFenced(t *testing.T) {
 	eventually(t, "a new incarnation", func() bool { return w.Worker() > old })
 	store.set(func() { store.holdLoad = nil })
 	close(hold)
+	eventually(t, "it is not resident under the old claim", func() bool {
+		return store.get(func() int { return store.calls["Load"] }) > 0 && len(w.Held()) == 0
+	})
+	store.set(func() { store.fail["Recover"] = 0 })
 	eventually(t, "delivered under another claim", func() bool {
 		w.wakes.notify()
 		return store.through(records, 1, a)

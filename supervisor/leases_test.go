@@ -100,8 +100,8 @@ func TestObserverNeverKillsTheLiving(t *testing.T) {
 			if now < dies {
 				if !renewalOpen && now >= l.due {
 					renewalOpen, begun = true, now
-					carriedOut = now + ms("to the row", 4000)
-					answered = carriedOut + ms("to the worker", 4000)
+					carriedOut = now + ms("to the row", 12_000)
+					answered = carriedOut + ms("to the worker", 12_000)
 				}
 			}
 			if renewalOpen && carriedOut >= 0 && now >= carriedOut {

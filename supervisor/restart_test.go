@@ -123,11 +123,15 @@ func TestARecordActorThatFailsWhileItIsFenced(t *testing.T) {
 	store := newTwinStore(t, real())
 	a := store.consumer("a")
 	records := store.records(t, 1, 1)
-	var runs atomic.Int64
-	r := newRecorder(t, func(ctx context.Context, _ core.Work) error {
+	var runs, token atomic.Int64
+	r := newRecorder(t, func(ctx context.Context, w core.Work) error {
 		if runs.Add(1) == 1 {
+			token.Store(w.Token)
 			<-ctx.Done()
 			return ctx.Err()
+		}
+		if w.Token == token.Load() {
+			t.Error("begun again under the claim that was given up")
 		}
 		return nil
 	})
