@@ -128,10 +128,10 @@ func (w *Worker) start(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
-	if err := w.startListener(ctx, p); err != nil {
+	if p.supervisor, err = supervisor.New(w.supervision(p, run)); err != nil {
 		return err
 	}
-	if p.supervisor, err = supervisor.New(w.supervision(p, run)); err != nil {
+	if err := w.startListener(ctx, p); err != nil {
 		return err
 	}
 	if err := p.supervisor.Start(ctx); err != nil {
@@ -185,12 +185,7 @@ func (w *Worker) startListener(ctx context.Context, p *parts) error {
 		ListenURL: url, Channel: p.store.Channel(), ApplicationName: p.store.ApplicationName(),
 		Arming: func() core.Arming { return p.store.NewArming() },
 		Notify: p.store.Notify,
-		Hosted: func() []int32 {
-			if p.supervisor == nil || p.supervisor.Registry() == nil {
-				return nil
-			}
-			return hostedIDs(p.supervisor.Registry())
-		},
+		Hosted: func() []int32 { return hostedIDs(p.supervisor.Registry()) },
 		Fallback: w.cfg.PollInterval, Linger: w.cfg.Linger, Logger: w.cfg.Logger,
 	})
 	if err != nil {
@@ -200,6 +195,9 @@ func (w *Worker) startListener(ctx context.Context, p *parts) error {
 }
 
 func hostedIDs(r *core.Registry) []int32 {
+	if r == nil {
+		return nil // not started yet
+	}
 	ids := make([]int32, 0, len(r.Consumers))
 	for _, c := range r.Consumers {
 		if c.Hosted && c.Status == core.Active {
