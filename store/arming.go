@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Arming is the session by which a worker is elected and sleeps (core.Arming). It
@@ -29,7 +30,7 @@ func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
 	arm := cfg.Pool.ConnConfig.Copy()
 	if cfg.ListenURL != "" {
 		var err error
-		if arm, err = pgx.ParseConfig(cfg.ListenURL); err != nil {
+		if arm, err = listenConfig(cfg.ListenURL); err != nil {
 			return nil, fmt.Errorf("listen url: %w", err)
 		}
 	}
@@ -40,6 +41,15 @@ func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: closeGrace}
 	}
 	return arm, nil
+}
+
+// listenConfig reads a URL as a pool does, so that its pool_ parameters do not reach the server.
+func listenConfig(url string) (*pgx.ConnConfig, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.ConnConfig, nil
 }
 
 // NewArming returns the arming session, which connects at its first Release.
