@@ -34,7 +34,9 @@ func (r *run) workerActions(a *actions, w *worker) {
 
 func (r *run) holdingActions(a *actions, h *holding) {
 	if h.machine == nil {
-		a.add(20, func() { r.load(h) })
+		if !r.waitsForSuspect(h) {
+			a.add(20, func() { r.load(h) })
+		}
 		return
 	}
 	if h.flush != nil {
@@ -44,6 +46,7 @@ func (r *run) holdingActions(a *actions, h *holding) {
 		a.add(20, func() {
 			res := *h.answer
 			h.answer = nil
+			h.suspect = h.suspect && !(h.clear && res.Status == core.FlushKept)
 			r.tell(h, delivery.Flushed{Result: res})
 		})
 	}
@@ -102,8 +105,14 @@ func (r *run) claim(w *worker, limit int, only int64) {
 			r.logf("w%d r%d the claim's answer is lost", w.name, c.Record)
 			continue // an orphan
 		}
-		w.held = append(w.held, &holding{w: w, claim: c})
+		w.held = append(w.held, &holding{w: w, claim: c, suspect: c.Crashes > 0})
 	}
+}
+
+// waitsForSuspect: a process takes suspects one at a time, unless one takes long.
+func (r *run) waitsForSuspect(h *holding) bool {
+	return h.suspect && slices.ContainsFunc(h.w.held, func(o *holding) bool { return o.suspect && o.machine != nil }) &&
+		(!r.cfg.Faults || r.calm || !r.oneIn(20))
 }
 
 func (r *run) load(h *holding) {
@@ -232,7 +241,7 @@ func (r *run) begin(t *task) {
 	r.check.begins(t)
 	t.state, t.begun = running, r.twin.Now
 	for _, e := range t.work.Events {
-		if r.poison[dkey{pair{e.Record, t.work.Consumer.ID}, e.Seq}] && (r.cfg.Faults || r.calm) {
+		if r.poison[dkey{pair{e.Record, t.work.Consumer.ID}, e.Seq}] {
 			r.stats.Killed++
 			r.logf("w%d is killed by the event", w.name)
 			r.kill(w)

@@ -270,6 +270,11 @@ func (c *checker) atTheEnd() {
 	}
 	c.r.stats.Dead = len(c.twin.dead)
 	c.r.stats.Skips = len(c.twin.skips)
+	for _, d := range c.twin.dead {
+		if d.Reason == core.DeadCrashes {
+			c.r.stats.CrashDead++
+		}
+	}
 	for _, x := range c.twin.commands {
 		if x.Done {
 			c.r.stats.CommandsDone++

@@ -29,7 +29,7 @@ type Config struct {
 
 	// Faults: crashes, freezes, fenced workers, orphans. Without them nothing is delivered twice.
 	Faults bool
-	// Poison: some events end the process of whoever runs them. Needs Faults.
+	// Poison: some events end the process of whoever runs them.
 	Poison bool
 	// Errors: handlers fail.
 	Errors bool
@@ -57,6 +57,7 @@ type Stats struct {
 	Crashes, Fenced, Settled, HandedBack, Released             int
 	Commands, CommandsDone, Epochs, Batches, Txs, Killed       int
 	WrittenAhead, DeadRetries, Cleared, BusyFlushes, Wants     int
+	CrashDead                                                  int
 }
 
 func (s *Stats) add(o Stats) {
@@ -66,7 +67,7 @@ func (s *Stats) add(o Stats) {
 		{&s.Settled, &o.Settled}, {&s.HandedBack, &o.HandedBack}, {&s.Released, &o.Released}, {&s.Commands, &o.Commands},
 		{&s.CommandsDone, &o.CommandsDone}, {&s.Epochs, &o.Epochs}, {&s.Batches, &o.Batches}, {&s.Txs, &o.Txs}, {&s.Killed, &o.Killed},
 		{&s.WrittenAhead, &o.WrittenAhead}, {&s.DeadRetries, &o.DeadRetries}, {&s.Cleared, &o.Cleared},
-		{&s.BusyFlushes, &o.BusyFlushes}, {&s.Wants, &o.Wants},
+		{&s.BusyFlushes, &o.BusyFlushes}, {&s.Wants, &o.Wants}, {&s.CrashDead, &o.CrashDead},
 	} {
 		*p[0] += *p[1]
 	}

@@ -38,7 +38,7 @@ func (x *Tx) Commit(b *core.Booking) bool {
 		return true
 	}
 	k := pair{w.Record, w.Consumer.ID}
-	if row, ok := t.checkpoints[k]; !t.Defects.NoTxFence && (!ok || row.Seq != w.Fence) {
+	if row, ok := t.checkpoints[k]; !ok || row.Seq != w.Fence {
 		return false
 	}
 	checkRow(b.Checkpoint)

@@ -9,7 +9,11 @@ import (
 	"github.com/keylinehq/keyline/internal/clock"
 )
 
-var hunt = flag.Int("sim.hunt", 0, "how many seeds to try for the shortest schedules that break a promise")
+var (
+	hunt      = flag.Int("sim.hunt", 0, "how many seeds to try for the shortest schedules that break a promise")
+	huntFrom  = flag.Uint64("sim.from", 0, "the first of them")
+	huntSteps = flag.Int("sim.steps", 200, "their longest schedule")
+)
 
 // TestHunt looks for the shortest failure of each kind: what rapid's shrinking
 // cannot do for a schedule that follows from a seed. It does nothing unless asked.
@@ -21,10 +25,10 @@ func TestHunt(t *testing.T) {
 	}
 	kinds := map[string]*kind{}
 	digits := regexp.MustCompile(`[0-9]+|0x[0-9a-f]+`)
-	for seed := range uint64(*hunt) {
+	for seed := *huntFrom; seed < *huntFrom+uint64(*hunt); seed++ {
 		rnd := clock.NewRand(seed)
 		cfg := drawConfig(rnd)
-		cfg.Steps = 10 + int(seed%200)
+		cfg.Steps = 10 + int(seed)%*huntSteps
 		_, err := Run(cfg, rnd)
 		if err == nil {
 			continue

@@ -45,10 +45,7 @@ func (t *Twin) Recover(limit int) int {
 }
 
 func (t *Twin) free(m *Mailbox) {
-	m.ClaimedBy, m.DueAt, m.Unclean = 0, t.Now, true
-	if !t.Defects.KeepToken {
-		m.Token = t.nextToken()
-	}
+	m.ClaimedBy, m.DueAt, m.Unclean, m.Token = 0, t.Now, true, t.nextToken()
 }
 
 // HandBackOrphans frees a live worker's claims that are not in held.

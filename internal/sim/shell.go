@@ -28,12 +28,13 @@ type holding struct {
 	reg     *core.Registry
 	stopped bool
 	drained bool
-	ending  core.Disposition
+	suspect bool // and not cleared yet
 
 	flush   *core.Flush // with the committer
 	epoch   int64
 	answer  *core.FlushResult // applied, the answer is on its way
 	loading []core.EventRange
+	clear   bool // the flush asks for it
 	reload  bool
 	newReg  *core.Registry // the first half of a reload
 	wakeAt  time.Time
@@ -126,7 +127,7 @@ func (r *run) carryOutOne(h *holding, e delivery.Effect) {
 			fail("w%d record %d: a second flush in flight", h.w.name, h.claim.Record)
 		}
 		f := e.Flush
-		h.flush, h.epoch, h.ending = &f, h.reg.Epoch, f.Then
+		h.flush, h.epoch, h.clear = &f, h.reg.Epoch, f.Clear
 	case delivery.LoadEvents:
 		if h.loading != nil {
 			fail("w%d record %d: a second LoadEvents in flight", h.w.name, h.claim.Record)

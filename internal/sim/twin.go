@@ -17,9 +17,7 @@ type Defects struct {
 	NoHeadReread      bool // settle and hand-back trust the plan's head
 	NoPendingReread   bool // settle trusts the plan's commands
 	IgnoreEpoch       bool // flush passes the registry barrier unseen
-	KeepToken         bool // recovery frees a claim without a new token
 	NoCrashCharge     bool // recovery never makes a suspect
-	NoTxFence         bool // HandleTx does not compare the checkpoint's seq
 	HandBackUnguarded bool // a hand-back does not look at the records row at all
 	NoResumeSweep     bool // a registry change does not make its records due
 }

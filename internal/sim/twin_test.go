@@ -106,3 +106,19 @@ func TestTwinOpenHandleTxKeepsClaimsAway(t *testing.T) {
 		t.Fatal("the commit did not count")
 	}
 }
+
+func TestTwinHandleTxIsFencedByItsRow(t *testing.T) {
+	tw, w, r := newTwin(t)
+	tw.Append(r, NewEvent{Type: "x"}, NewEvent{Type: "x"})
+	c := claimOne(t, tw, w)
+	row := func(seq int64) core.Checkpoint {
+		return core.Checkpoint{Record: r, Consumer: 1, Seq: seq, State: core.Ready}
+	}
+	tw.Flush(w, tw.Epoch(), core.Flush{Record: r, Token: c.Token, Head: 2, Upserts: []core.Checkpoint{row(0)}})
+	work := core.Work{Record: r, Token: c.Token, Consumer: tw.Registry(nil).Consumer(1), Fence: 0}
+	x := tw.BeginTx(w, work)
+	tw.Flush(w, tw.Epoch(), core.Flush{Record: r, Token: c.Token, Head: 2, Upserts: []core.Checkpoint{row(2)}})
+	if x.Commit(&core.Booking{Checkpoint: row(1)}) || tw.Position(r, 1) != 2 {
+		t.Fatal("a commit moved a row that was not where it was expected")
+	}
+}
