@@ -74,6 +74,7 @@ func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) 
 		after = from
 	}
 	now := s.clock.Now()
+	s.calls.claims.Add(1)
 	err := autocommit(ctx, s.hot, s.q("claim"), []any{r.Worker, r.Limit, r.Hosted, after, only}, func(rows pgx.Rows) error {
 		var (
 			c   core.Claim

@@ -195,20 +195,14 @@ func (l *lane) write(ctx context.Context, batch []pending) {
 
 // answer passes the results on; records that somebody had locked go into the next batch.
 func (l *lane) answer(batch []pending, results []flushed) {
-	slices.SortFunc(results, func(a, b flushed) int { return int(min(max(a.record-b.record, -1), 1)) })
-	for _, p := range batch {
-		i, ok := slices.BinarySearchFunc(results, p.flush.Record, func(f flushed, record int64) int {
-			return int(min(max(f.record-record, -1), 1))
-		})
-		switch {
-		case !ok:
-			p.answer(core.FlushFenced)
-		case results[i].status == statusLocked:
+	for i, p := range batch {
+		r := results[i]
+		if r.skipped {
 			l.again(p)
-		default:
-			r := results[i]
-			p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: r.flushStatus(), Head: r.head, Pending: r.pending, Busy: r.busy, Rewritten: p.tries < 0})
+			continue
 		}
+		p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: r.status, Head: r.head,
+			Pending: r.pending, Busy: r.busy, Rewritten: p.tries < 0})
 	}
 }
 

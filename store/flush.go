@@ -7,23 +7,18 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/keylinehq/keyline/internal/core"
 )
 
-// Statuses of the flush function that are not a core.FlushStatus as they are.
-const statusLocked = 4
-
+// flushed is what the flush function says of one record.
 type flushed struct {
-	record        int64
-	status        int16
-	head          int64
-	pending, busy bool
-}
-
-func (f flushed) flushStatus() core.FlushStatus {
-	return [...]core.FlushStatus{core.FlushKept, core.FlushGone, core.FlushFenced, core.FlushEpoch}[f.status]
+	status  core.FlushStatus
+	skipped bool // somebody had the mailbox locked: to be sent again
+	head    int64
+	pending bool
+	busy    bool
 }
 
 // SetWorker says which incarnation flushes are made for.
@@ -39,36 +34,65 @@ func (s *Store) workerID() int64 {
 	return s.worker
 }
 
-// flush sends one group commit. batch is sorted by record and of one epoch.
+// flush sends one group commit. batch is sorted by record and of one epoch;
+// the results are in its order.
 func (s *Store) flush(ctx context.Context, batch []pending, lane int16, number int64) ([]flushed, error) {
 	a := newArguments(len(batch))
-	for _, p := range batch {
-		a.add(&p.flush)
+	for i := range batch {
+		a.add(&batch[i].flush)
 	}
 	args, err := a.list(s.workerID(), batch[0].epoch, lane, number)
 	if err != nil {
 		return nil, err
 	}
-	results := make([]flushed, 0, len(batch))
-	err = autocommit(ctx, s.hot, s.q("flush"), args, func(rows pgx.Rows) error {
-		var f flushed
-		if err := rows.Scan(&f.record, &f.status, &f.head, &f.pending, &f.busy); err != nil {
-			return err
-		}
-		results = append(results, f)
-		return nil
-	})
+	var r flushReply
+	s.calls.flushes.Add(1)
+	err = autocommit(ctx, s.hot, s.q("flush"), args, one(&r.moved, &r.fenced, &r.skipped, &r.gone, &r.looked, &r.heads, &r.waiting))
 	if err != nil {
 		return nil, fmt.Errorf("flush: %w", err)
 	}
-	return results, nil
+	return r.results(batch), nil
+}
+
+// flushReply is the flush function's answer: positions in the batch, from 1.
+type flushReply struct {
+	moved                                  bool
+	fenced, skipped, gone, looked, waiting []int32
+	heads                                  []int64
+}
+
+func (r *flushReply) results(batch []pending) []flushed {
+	out := make([]flushed, len(batch))
+	for i := range batch {
+		then := batch[i].flush.Then
+		out[i].busy = then == core.Settle || then == core.HandBack
+		if r.moved {
+			out[i] = flushed{status: core.FlushEpoch}
+		}
+	}
+	for k, i := range r.looked {
+		out[i-1].busy, out[i-1].head = false, r.heads[k]
+	}
+	for _, i := range r.waiting {
+		out[i-1].pending = true
+	}
+	for _, i := range r.gone {
+		out[i-1].status = core.FlushGone
+	}
+	for _, i := range r.fenced {
+		out[i-1] = flushed{status: core.FlushFenced}
+	}
+	for _, i := range r.skipped {
+		out[i-1] = flushed{skipped: true}
+	}
+	return out
 }
 
 // arguments are the flush function's arrays, column by column.
 type arguments struct {
 	records, tokens, heads, cursors []int64
 	dispositions                    []int16
-	dues                            []*time.Time
+	dues                            []pgtype.Timestamptz
 	clears                          []bool
 	wanting                         map[string]wanting
 
@@ -91,7 +115,7 @@ type wanting struct {
 func newArguments(n int) *arguments {
 	return &arguments{
 		records: make([]int64, 0, n), tokens: make([]int64, 0, n), heads: make([]int64, 0, n), cursors: make([]int64, 0, n),
-		dispositions: make([]int16, 0, n), dues: make([]*time.Time, 0, n), clears: make([]bool, 0, n),
+		dispositions: make([]int16, 0, n), dues: make([]pgtype.Timestamptz, 0, n), clears: make([]bool, 0, n),
 		cpRecord: []int64{}, cpSeq: []int64{}, cpLiveFrom: []int64{}, cpConsumer: []int32{}, cpAttempt: []int32{}, cpGranted: []int32{},
 		cpCrashes: []int32{}, cpState: []string{}, cpNext: []*time.Time{}, cpFirst: []*time.Time{}, cpCode: []*string{},
 		delRecord: []int64{}, delConsumer: []int32{},
@@ -102,7 +126,7 @@ func (a *arguments) add(f *core.Flush) {
 	a.records, a.tokens = append(a.records, f.Record), append(a.tokens, f.Token)
 	a.heads, a.cursors = append(a.heads, f.Head), append(a.cursors, f.Cursor)
 	a.dispositions, a.clears = append(a.dispositions, int16(f.Then)), append(a.clears, f.Clear)
-	a.dues = append(a.dues, optional(f.DueAt))
+	a.dues = append(a.dues, dueAt(f))
 	if len(f.Wants) > 0 {
 		if a.wanting == nil {
 			a.wanting = map[string]wanting{}
@@ -119,6 +143,20 @@ func (a *arguments) add(f *core.Flush) {
 	for _, c := range f.Counts {
 		a.count(c)
 	}
+}
+
+// dueAt says when a claim that ends is due again. The array has no nulls, so
+// that the function reaches its elements by position.
+func dueAt(f *core.Flush) pgtype.Timestamptz {
+	t := pgtype.Timestamptz{Time: f.DueAt, Valid: true}
+	switch {
+	case !f.DueAt.IsZero():
+	case f.Then == core.Release:
+		t.InfinityModifier = pgtype.NegativeInfinity // now
+	default:
+		t.InfinityModifier = pgtype.Infinity
+	}
+	return t
 }
 
 func (a *arguments) checkpoint(record int64, c *core.Checkpoint) {

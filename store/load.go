@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,16 +38,38 @@ func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.L
 		ids[i], tokens[i], limit = r.Record, r.Token, max(limit, r.Limit)
 	}
 	l := loading{place: make(map[int64]int, len(requests)), loaded: make([]core.Loaded, 0, len(requests))}
-	var b pgx.Batch
-	b.Queue(s.q("load_records"), ids, tokens).Query(each(l.record))
-	b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
-	b.Queue(s.q("load_commands"), ids).Query(each(l.command))
-	b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
-	b.Queue(s.q("load_events"), ids, limit).Query(each(l.event))
-	if err := s.hot.SendBatch(ctx, &b).Close(); err != nil {
+	s.calls.loads.Add(1)
+	err := s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.q("load_records"), ids, tokens, limit).Query(each(l.record))
+		b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
+		b.Queue(s.q("load_commands"), ids).Query(each(l.command))
+		b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
+		b.Queue(s.q("load_behind"), ids, limit).Query(each(l.behind))
+	})
+	if err != nil {
 		return nil, translate("load", err)
 	}
+	l.order()
 	return l.loaded, nil
+}
+
+// read runs statements that look records up, in one round trip, with plans
+// that do not depend on statistics.
+func (s *Store) read(ctx context.Context, queue func(*pgx.Batch)) error {
+	var b pgx.Batch
+	b.Queue("begin isolation level read committed read only")
+	b.Queue(s.q("load_pin"))
+	queue(&b)
+	b.Queue("commit")
+	conn, err := s.hot.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	return nil
 }
 
 // LoadEvents implements core.Deliveries.
@@ -54,19 +78,17 @@ func (s *Store) LoadEvents(ctx context.Context, ranges []core.EventRange) ([]cor
 	for i, r := range ranges {
 		ids[i], froms[i], limits[i] = r.Record, r.From, int32(r.Limit)
 	}
-	rows, err := s.hot.Query(ctx, s.q("load_range"), ids, froms, limits)
-	if err != nil {
-		return nil, translate("load events", err)
-	}
 	var events []core.Event
-	err = each(func(rows pgx.Rows) error {
-		var e core.Event
-		if err := scanEvent(rows, &e, &e.Tenant, &e.Event.Key.Record); err != nil {
-			return err
-		}
-		events = append(events, e)
-		return nil
-	})(rows)
+	err := s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.q("load_range"), ids, froms, limits).Query(each(func(rows pgx.Rows) error {
+			var e core.Event
+			if err := scanEvent(rows, &e, &e.Tenant, &e.Event.Key.Record); err != nil {
+				return err
+			}
+			events = append(events, e)
+			return nil
+		}))
+	})
 	return events, translate("load events", err)
 }
 
@@ -97,13 +119,39 @@ func (l *loading) of(record int64) *core.Loaded {
 	return &l.loaded[i]
 }
 
+// record takes a record's row, once for each of its events.
 func (l *loading) record(rows pgx.Rows) error {
-	var r core.Loaded
-	if err := rows.Scan(&r.Record, &r.Token, &r.Crashes, &r.Unclean, &r.Tenant, &r.Key, &r.Head, &r.Base); err != nil {
+	var (
+		r        core.Loaded
+		seq      *int64
+		id       pgtype.UUID
+		kind     *string
+		version  *int32
+		payload  []byte
+		headers  []byte
+		occurred *time.Time
+		created  *time.Time
+	)
+	if err := rows.Scan(&r.Record, &r.Token, &r.Crashes, &r.Unclean, &r.Tenant, &r.Key, &r.Head, &r.Base,
+		&seq, &id, &kind, &version, &payload, &headers, &occurred, &created); err != nil {
 		return err
 	}
-	l.place[r.Record] = len(l.loaded)
-	l.loaded = append(l.loaded, r)
+	of := l.of(r.Record)
+	if of == nil {
+		l.place[r.Record] = len(l.loaded)
+		l.loaded = append(l.loaded, r)
+		of = &l.loaded[len(l.loaded)-1]
+	}
+	if seq == nil {
+		return nil
+	}
+	e := core.Event{Record: r.Record}
+	e.Tenant, e.Event.Key.Record = of.Tenant, of.Key
+	e.Seq, e.ID, e.Type, e.Version, e.Payload, e.OccurredAt, e.CreatedAt = *seq, id.Bytes, *kind, int(*version), payload, *occurred, *created
+	if err := scanHeaders(headers, &e.Headers); err != nil {
+		return err
+	}
+	of.Events = append(of.Events, e)
 	return nil
 }
 
@@ -154,7 +202,7 @@ func (l *loading) retry(rows pgx.Rows) error {
 	return nil
 }
 
-func (l *loading) event(rows pgx.Rows) error {
+func (l *loading) behind(rows pgx.Rows) error {
 	var e core.Event
 	if err := scanEvent(rows, &e); err != nil {
 		return err
@@ -163,12 +211,23 @@ func (l *loading) event(rows pgx.Rows) error {
 	if r == nil {
 		return nil
 	}
-	if n := len(r.Events); n > 0 && r.Events[n-1].Seq == e.Seq {
-		return nil // two positions whose ranges overlap
-	}
 	e.Tenant, e.Event.Key.Record = r.Tenant, r.Key
 	r.Events = append(r.Events, e)
 	return nil
+}
+
+// order sorts the events of records that have been read from several
+// positions, whose ranges may overlap.
+func (l *loading) order() {
+	bySeq := func(a, b core.Event) int { return cmp.Compare(a.Seq, b.Seq) }
+	same := func(a, b core.Event) bool { return a.Seq == b.Seq }
+	for i := range l.loaded {
+		r := &l.loaded[i]
+		if len(r.Events) > 1 {
+			slices.SortStableFunc(r.Events, bySeq)
+			r.Events = slices.CompactFunc(r.Events, same)
+		}
+	}
 }
 
 func scanEvent(rows pgx.Rows, e *core.Event, more ...any) error {

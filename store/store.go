@@ -62,6 +62,7 @@ type Store struct {
 
 	commit *committer
 	bound  lowerBound
+	calls  callCounters
 
 	workerMu sync.Mutex
 	worker   int64 // the incarnation that flushes are made for
@@ -210,12 +211,20 @@ func autocommit(ctx context.Context, pool *pgxpool.Pool, sql string, args []any,
 	b.Queue("begin isolation level read committed")
 	b.Queue(sql, args...)
 	b.Queue("commit")
-	err = runBatch(ctx, conn, &b, scan)
-	if err != nil && !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
-		// Otherwise the pool would throw the connection away.
-		_, rollbackErr := conn.Exec(context.WithoutCancel(ctx), "rollback")
-		err = errors.Join(err, rollbackErr)
+	if err := runBatch(ctx, conn, &b, scan); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
 	}
+	return nil
+}
+
+// rollback ends a failed transaction: otherwise the pool would throw its connection away.
+func rollback(ctx context.Context, conn *pgxpool.Conn) error {
+	if conn.Conn().IsClosed() || conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer cancel()
+	_, err := conn.Exec(ctx, "rollback")
 	return err
 }
 

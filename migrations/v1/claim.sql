@@ -11,10 +11,11 @@
 create function {{.schema}}.claim(worker bigint, max_records integer, hosted integer[], after_due timestamptz, only_record bigint)
 returns table (record_id bigint, token bigint, crashes integer, unclean boolean, due_at timestamptz)
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  ids bigint[];
+  boxes tid[]; -- locked, so that their places stay
   at timestamptz := clock_timestamp(); -- a volatile call is no index condition
 begin
   perform from {{.schema}}.workers w where w.id = worker and w.status = 'live' for key share;
@@ -22,27 +23,26 @@ begin
     raise exception 'worker % is not live', worker using errcode = 'KL020';
   end if;
   if only_record is not null then
-    ids := array(select m.record_id from {{.schema}}.mailboxes m
+    boxes := array(select m.ctid from {{.schema}}.mailboxes m
       where m.record_id = only_record and m.claimed_by is null for update skip locked);
   else
-    ids := array(select m.record_id from {{.schema}}.mailboxes m
+    boxes := array(select m.ctid from {{.schema}}.mailboxes m
       where m.claimed_by is null and m.due_at <= at and m.due_at >= after_due
       order by m.due_at limit max_records for update skip locked);
-    if cardinality(ids) < max_records and cardinality(hosted) > 0 then
-      ids := ids || array(select m.record_id from {{.schema}}.mailboxes m
+    if cardinality(boxes) < max_records and cardinality(hosted) > 0 then
+      boxes := boxes || array(select m.ctid from {{.schema}}.mailboxes m
         where m.claimed_by is null and m.wants is not null and m.wants_due_at <= at and m.wants && hosted
           and m.due_at > at
-        order by m.wants_due_at limit max_records - cardinality(ids) for update skip locked);
+        order by m.wants_due_at limit max_records - cardinality(boxes) for update skip locked);
     end if;
   end if;
-  if cardinality(ids) = 0 then
+  if cardinality(boxes) = 0 then
     return;
   end if;
   return query
     update {{.schema}}.mailboxes m
     set claimed_by = worker, claimed_at = at, token = nextval('{{.schema}}.tokens'), wants = null, wants_due_at = null
-    from unnest(ids) as u(id)
-    where m.record_id = u.id
+    where m.ctid = any (boxes)
     returning m.record_id, m.token, m.crashes, m.unclean, m.due_at;
 end
 $$;

@@ -1,12 +1,24 @@
--- Writes the outcomes of many records in one group commit. All record arrays
--- have one element per record and are sorted by record id; so are the cp_ and del_ arrays by record.
+-- Writes the outcomes of many records in one group commit. The record arrays have one element
+-- per record and are sorted by record id; the cp_ and del_ arrays name their record.
 --
 -- dispositions: 0 keep, 1 settle, 2 hand back, 3 release.
--- status: 0 kept, 1 gone (the claim ended as asked), 2 fenced (nothing written),
---         3 epoch moved (nothing written for any record), 4 locked by somebody: send it again.
+-- due_ats: when an ended claim is due again; 'infinity': not by itself; '-infinity': now.
+--
+-- The result speaks of records by their position in record_ids, from 1:
+--   moved    the registry's epoch is another one: nothing was written
+--   fenced   the claim was lost: nothing was written for it
+--   skipped  locked by somebody: nothing was written for it, send it again
+--   gone     the claim ended as asked
+--   looked   asked to end and its head read under its lock (looked_heads); an appender has the others
+--   waiting  has commands or dead letter retries that wait
+-- What is in none of them was written, and the claim goes on.
 --
 -- Order of locks: barrier, mailboxes by id, records, checkpoints, inserts. Mailboxes and
 -- records are taken with skip locked, so a flush waits for nobody but the registry.
+--
+-- The rows stay locked from one statement to the next, so that later ones reach them by ctid,
+-- and arrays are reached by position: no statement here looks a thousand records up among a
+-- thousand. Plans are pinned: statistics of tables that fill and empty in seconds are always wrong.
 create function {{.schema}}.flush(
   worker bigint, epoch bigint, lane smallint, batch bigint,
   record_ids bigint[], tokens bigint[], heads bigint[], cursors bigint[],
@@ -16,94 +28,112 @@ create function {{.schema}}.flush(
   cp_attempt integer[], cp_granted integer[], cp_crashes integer[],
   cp_next timestamptz[], cp_first timestamptz[], cp_code text[], cp_live_from bigint[],
   del_record bigint[], del_consumer integer[],
-  extras jsonb, counts jsonb
-) returns table (record_id bigint, status smallint, head bigint, pending boolean, busy boolean)
+  extras jsonb, counts jsonb,
+  out moved boolean, out fenced integer[], out skipped integer[], out gone integer[],
+  out looked integer[], out looked_heads bigint[], out waiting integer[]
+)
 language plpgsql
-set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  mine bigint[];
-  locked bigint[];
-  locked_heads bigint[];
-  waiting bigint[] := '{}';
-  gone bigint[] := '{}';
+  n integer := cardinality(record_ids);
+  -- Of the records that are ours, in order: position in the arguments, and the mailbox's place.
+  place integer[];
+  boxes tid[];
+  whole boolean;
+  all_ids bigint[] := record_ids;
+  ending integer[];
+  l_at integer[];
+  l_tids tid[];
+  l_heads bigint[];
+  busy bigint[];
+  settled integer[];
+  settled_records tid[];
+  settled_boxes tid[];
+  leaving integer[];
+  staying integer[];
   at timestamptz := clock_timestamp();
-  woken record;
 begin
+  moved := false; fenced := '{}'; skipped := '{}'; gone := '{}'; looked := '{}'; looked_heads := '{}'; waiting := '{}';
   perform pg_advisory_xact_lock_shared({{.schema}}.barrier_key());
-  if (select m.registry_epoch from {{.schema}}.meta m) <> epoch then
-    return query select u.id, 3::smallint, 0::bigint, false, false from unnest(record_ids) as u(id);
+  if (select m.registry_epoch from {{.schema}}.meta m where m.one) <> epoch then
+    moved := true;
     return;
   end if;
 
-  mine := array(
-    select m.record_id from unnest(record_ids, tokens) as f(id, token)
-    join {{.schema}}.mailboxes m on m.record_id = f.id
-    where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
-    order by m.record_id
-    for no key update of m skip locked);
-  if cardinality(mine) < cardinality(record_ids) then
-    return query
-      select f.id, (case when m.record_id is null then 2 else 4 end)::smallint, 0::bigint, false, false
-      from unnest(record_ids, tokens) as f(id, token)
-      left join {{.schema}}.mailboxes m on m.record_id = f.id and m.claimed_by = worker and m.token = f.token
-      where f.id <> all (mine);
-    if cardinality(mine) = 0 then
+  select coalesce(array_agg(x.i), '{}'), array_agg(x.ctid) into place, boxes
+  from (select f.i::integer, m.ctid
+        from unnest(record_ids, tokens) with ordinality as f(id, token, i)
+        join {{.schema}}.mailboxes m on m.record_id = f.id
+        where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
+        order by f.i
+        for no key update of m skip locked) x;
+  whole := cardinality(place) = n;
+  if not whole then
+    select coalesce(array_agg(x.i) filter (where not x.mine), '{}'), coalesce(array_agg(x.i) filter (where x.mine), '{}') into fenced, skipped
+    from (select f.i::integer, exists (
+            select from {{.schema}}.mailboxes m where m.record_id = f.id and m.claimed_by = worker and m.token = f.token) as mine
+          from unnest(record_ids, tokens) with ordinality as f(id, token, i)
+          where f.i <> all (place)) x;
+    if cardinality(place) = 0 then
       return;
     end if;
+    select array_agg(record_ids[p]), array_agg(heads[p]), array_agg(cursors[p]), array_agg(dispositions[p]), array_agg(due_ats[p]), array_agg(clears[p])
+      into record_ids, heads, cursors, dispositions, due_ats, clears
+      from unnest(place) as u(p);
+    n := cardinality(place);
   end if;
 
   if extras is not null then
-    perform {{.schema}}.flush_extras(worker, mine, extras, at);
+    perform {{.schema}}.flush_extras(worker, record_ids, extras, at);
   end if;
 
-  if 1 = any (dispositions) or 2 = any (dispositions) then
+  ending := array(select i::integer from unnest(dispositions) with ordinality as u(d, i) where d in (1, 2));
+  if cardinality(ending) > 0 then
     -- The row lock returns the row's newest version; what else is looked at comes in new statements.
-    select array_agg(r.id), array_agg(r.head), coalesce(array_agg(r.id) filter (where r.head = r.seen), '{}')
-    into locked, locked_heads, gone
-    from (select r.id, r.head, f.head as seen
-          from unnest(record_ids, heads, dispositions) as f(id, head, disposition)
-          join {{.schema}}.records r on r.id = f.id
-          where f.disposition in (1, 2) and f.id = any (mine)
-          order by r.id for no key update of r skip locked) r;
-    waiting := array(
-      select c.record_id from {{.schema}}.commands c where c.applied_at is null and c.record_id = any (locked)
-      union
-      select d.record_id from {{.schema}}.dead_letters d where d.status = 'retrying' and d.record_id = any (locked)
-        and exists (select from unnest(record_ids, dispositions) as f(id, disposition) where f.id = d.record_id and f.disposition = 1));
-    if cardinality(waiting) > 0 then
-      gone := array(select g.id from unnest(gone) as g(id) where g.id <> all (waiting));
+    select coalesce(array_agg(x.i), '{}'), coalesce(array_agg(x.ctid), '{}'), coalesce(array_agg(x.head), '{}') into l_at, l_tids, l_heads
+    from (select u.i, r.ctid, r.head
+          from unnest(ending) as u(i) join {{.schema}}.records r on r.id = record_ids[u.i]
+          order by u.i for no key update of r skip locked) x;
+    busy := array(
+      select c.record_id from unnest(l_at) as u(i) join {{.schema}}.commands c on c.record_id = record_ids[u.i] where c.applied_at is null
+      union all
+      select d.record_id from unnest(l_at) as u(i) join {{.schema}}.dead_letters d on d.record_id = record_ids[u.i]
+      where d.status = 'retrying' and dispositions[u.i] = 1);
+    select coalesce(array_agg(x.i) filter (where x.ends), '{}'),
+      coalesce(array_agg(x.i) filter (where x.ends and x.settles), '{}'),
+      coalesce(array_agg(x.tid) filter (where x.ends and x.settles), '{}'),
+      coalesce(array_agg(boxes[x.i]) filter (where x.ends and x.settles), '{}'),
+      coalesce(array_agg(x.i) filter (where x.waits), '{}')
+    into gone, settled, settled_records, settled_boxes, waiting
+    from (select l.i, l.tid, dispositions[l.i] = 1 as settles, w.waits, l.head = heads[l.i] and not w.waits as ends
+          from unnest(l_at, l_tids, l_heads) as l(i, tid, head),
+            lateral (select cardinality(busy) > 0 and record_ids[l.i] = any (busy) as waits) w) x;
+    looked := l_at;
+    looked_heads := l_heads;
+    if cardinality(settled) > 0 then
+      update {{.schema}}.records r set cursor = r.head where r.ctid = any (settled_records);
+      delete from {{.schema}}.mailboxes m where m.ctid = any (settled_boxes);
     end if;
+  else
+    settled := '{}';
   end if;
 
-  with settled as (
-    select f.id from unnest(record_ids, dispositions) as f(id, disposition)
-    where f.disposition = 1 and f.id = any (gone)
-  ), moved as (
-    update {{.schema}}.records r set cursor = r.head from settled s where r.id = s.id
-  )
-  delete from {{.schema}}.mailboxes m using settled s where m.record_id = s.id;
-
-  update {{.schema}}.mailboxes m
-  set cursor = greatest(m.cursor, f.cursor),
-      crashes = case when f.clear then 0 else m.crashes end,
-      unclean = m.unclean and not f.clear,
-      claimed_by = case when f.ends then null else m.claimed_by end,
-      claimed_at = case when f.ends then null else m.claimed_at end,
-      token = case when f.ends then nextval('{{.schema}}.tokens') else m.token end,
-      due_at = case when not f.ends then m.due_at
-                    when f.disposition = 2 then coalesce(f.due_at, 'infinity')
-                    else least(coalesce(f.due_at, at), at + interval '1 second') end,
-      wants = case when f.disposition = 2 and f.ends and wanting ? f.id::text
-                   then array(select w::integer from jsonb_array_elements_text(wanting -> f.id::text -> 'consumers') w) end,
-      wants_due_at = case when f.disposition = 2 and f.ends and wanting ? f.id::text
-                          then (wanting -> f.id::text ->> 'due_at')::timestamptz end
-  from (
-    select u.*, u.disposition = 3 or (u.disposition = 2 and u.id = any (gone)) as ends
-    from unnest(record_ids, cursors, dispositions, due_ats, clears) as u(id, cursor, disposition, due_at, clear)
-    where u.id = any (mine) and not (u.disposition = 1 and u.id = any (gone))
-  ) f
-  where m.record_id = f.id;
+  if cardinality(settled) < n then
+    gone := gone || array(select i::integer from unnest(dispositions) with ordinality as u(d, i) where d = 3);
+    leaving := array(select i from unnest(gone) as u(i) where dispositions[i] <> 1);
+    if cardinality(leaving) > 0 then
+      perform {{.schema}}.flush_leave(record_ids, boxes, cursors, dispositions, due_ats, clears, wanting, leaving, at);
+    end if;
+    staying := array(select generate_series(1, n) except select unnest(settled) except select unnest(leaving));
+    update {{.schema}}.mailboxes m
+    set cursor = greatest(m.cursor, cursors[u.i]),
+        crashes = case when clears[u.i] then 0 else m.crashes end,
+        unclean = m.unclean and not clears[u.i]
+    from unnest(staying) as u(i)
+    where m.ctid = boxes[u.i] and (m.cursor < cursors[u.i] or clears[u.i]);
+  end if;
 
   if cardinality(cp_record) > 0 then
     insert into {{.schema}}.checkpoints as c (record_id, consumer_id, seq, state, attempt, granted, crashes,
@@ -111,7 +141,7 @@ begin
     select u.record, u.consumer, u.seq, u.state, u.attempt, u.granted, u.crashes, u.next, u.first, u.code, u.live_from
     from unnest(cp_record, cp_consumer, cp_seq, cp_state, cp_attempt, cp_granted, cp_crashes, cp_next, cp_first, cp_code, cp_live_from)
       as u(record, consumer, seq, state, attempt, granted, crashes, next, first, code, live_from)
-    where u.record = any (mine)
+    where whole or u.record = any (record_ids)
     on conflict (record_id, consumer_id) do update set seq = excluded.seq, state = excluded.state,
       attempt = excluded.attempt, granted = excluded.granted, crashes = excluded.crashes,
       next_attempt_at = excluded.next_attempt_at, first_failed_at = excluded.first_failed_at,
@@ -119,7 +149,7 @@ begin
   end if;
   if cardinality(del_record) > 0 then
     delete from {{.schema}}.checkpoints c using unnest(del_record, del_consumer) as u(record, consumer)
-    where c.record_id = u.record and c.consumer_id = u.consumer and u.record = any (mine);
+    where c.record_id = u.record and c.consumer_id = u.consumer and (whole or u.record = any (record_ids));
   end if;
 
   if counts is not null then
@@ -137,26 +167,55 @@ begin
     where h.last_batch < excluded.last_batch; -- a batch that is sent again counts once
   end if;
 
-  -- A hand-back that leaves due work wakes whoever sleeps.
-  for woken in
-    select m.record_id as id, m.due_at <= at as due, m.wants from {{.schema}}.mailboxes m
-    where m.record_id = any (array(
-        select u.id from unnest(record_ids, dispositions) as u(id, disposition)
-        where u.disposition = 3 and u.id = any (mine) or u.disposition = 2 and u.id = any (gone)))
-      and (m.due_at <= at or m.wants_due_at <= at)
-  loop
-    perform {{.schema}}.wake(case when woken.due then woken.id::text
-      else 'wants:' || woken.id || ':' || array_to_string(woken.wants, ',') end);
-  end loop;
+  if not whole then
+    gone := array(select place[i] from unnest(gone) as u(i));
+    looked := array(select place[i] from unnest(looked) as u(i));
+    waiting := array(select place[i] from unnest(waiting) as u(i));
+  end if;
+end
+$$;
 
-  return query select g.id, 1::smallint, 0::bigint, false, false from unnest(gone) as g(id);
-  if cardinality(gone) < cardinality(mine) then
-    return query
-      select f.id, (case when f.disposition = 3 then 1 else 0 end)::smallint,
-        coalesce(locked_heads[array_position(locked, f.id)], 0), f.id = any (waiting),
-        f.disposition in (1, 2) and array_position(locked, f.id) is null
-      from unnest(record_ids, dispositions) as f(id, disposition)
-      where f.id = any (mine) and f.id <> all (gone);
+-- Ends claims that are handed back or released (their positions are in leaving), and wakes whoever
+-- can take what is due.
+create function {{.schema}}.flush_leave(
+  record_ids bigint[], boxes tid[], cursors bigint[], dispositions smallint[], due_ats timestamptz[], clears boolean[],
+  wanting jsonb, leaving integer[], at timestamptz
+) returns void
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  due bigint[];
+  payload text;
+begin
+  update {{.schema}}.mailboxes m
+  set cursor = greatest(m.cursor, cursors[u.i]),
+      crashes = case when clears[u.i] then 0 else m.crashes end,
+      unclean = m.unclean and not clears[u.i],
+      claimed_by = null, claimed_at = null, token = nextval('{{.schema}}.tokens'),
+      due_at = case when dispositions[u.i] = 2 then due_ats[u.i] else greatest(at, least(due_ats[u.i], at + interval '1 second')) end,
+      wants = case when dispositions[u.i] = 2 and wanting ? record_ids[u.i]::text
+                   then array(select w::integer from jsonb_array_elements_text(wanting -> record_ids[u.i]::text -> 'consumers') w) end,
+      wants_due_at = case when dispositions[u.i] = 2 and wanting ? record_ids[u.i]::text
+                          then (wanting -> record_ids[u.i]::text ->> 'due_at')::timestamptz end
+  from unnest(leaving) as u(i)
+  where m.ctid = boxes[u.i];
+
+  due := array(select record_ids[u.i] from unnest(leaving) as u(i) where due_ats[u.i] <= at limit 2);
+  if cardinality(due) > 0 then
+    perform {{.schema}}.wake(case when cardinality(due) = 1 then due[1]::text else 'more' end);
+  end if;
+  -- One wake for the hosts of each set of consumers: they look for all that wants theirs.
+  if wanting is not null then
+    for payload in
+      select 'wants:' || min(m.record_id) || ':' || array_to_string(m.wants, ',')
+      from unnest(leaving) as u(i) join {{.schema}}.mailboxes m on m.record_id = record_ids[u.i]
+      where m.wants_due_at <= at and m.due_at > at and m.claimed_by is null
+      group by m.wants
+    loop
+      perform {{.schema}}.wake(payload);
+    end loop;
   end if;
 end
 $$;

@@ -37,7 +37,7 @@ $$;
 -- records become suspects; one that left (it fenced itself, or stopped) charges nothing.
 create function {{.schema}}.recover(max_records integer) returns integer
 language plpgsql
-set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   ids bigint[];

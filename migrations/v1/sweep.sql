@@ -14,7 +14,7 @@
 create function {{.schema}}.sweep(max_records integer, passed integer[])
 returns table (consumer integer, outcome text)
 language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   c record;
@@ -91,7 +91,7 @@ $$;
 -- Makes records due now that have a mailbox, or on which an active consumer is behind. Their rows are locked.
 create function {{.schema}}.sweep_wake(consumer integer, active boolean, locked bigint[], at timestamptz) returns void
 language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 begin
   if active then
@@ -113,7 +113,7 @@ $$;
 -- start time on needs none.
 create function {{.schema}}.sweep_backfill(consumer integer, locked bigint[], start_time timestamptz) returns void
 language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 begin
   if start_time is null then
@@ -137,7 +137,7 @@ $$;
 -- Deletes rows of a consumer that is disabled or retired; then what its rows held back is woken.
 create function {{.schema}}.sweep_clear(consumer integer, max_records integer) returns text
 language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   ids bigint[];

@@ -1,5 +1,12 @@
--- The claimed records themselves; one whose claim was lost is left out.
-select m.record_id, m.token, m.crashes, m.unclean, r.tenant, r.record_key, r.head, greatest(r.cursor, m.cursor)
+-- The claimed records themselves, one row for each event above the base, up to
+-- $3; one row without an event where there is none. A record whose claim was lost is left out.
+select m.record_id, m.token, m.crashes, m.unclean, r.tenant, r.record_key, r.head, b.base,
+  e.seq, e.id, e.type, e.version, e.payload, e.headers, e.occurred_at, e.created_at
 from unnest($1::bigint[], $2::bigint[]) as u(id, token)
-join {{.schema}}.mailboxes m on m.record_id = u.id and m.token = u.token and m.claimed_by is not null
+join {{.schema}}.mailboxes m on m.record_id = u.id
 join {{.schema}}.records r on r.id = u.id
+cross join lateral (select greatest(r.cursor, m.cursor) as base) b
+left join lateral (
+  select * from {{.schema}}.events e where e.record_id = u.id and e.seq > b.base order by e.seq limit $3
+) e on true
+where m.token = u.token and m.claimed_by is not null
