@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/tern/v2/migrate"
@@ -122,19 +123,26 @@ func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
 	return nil
 }
 
-// SQL returns the migrations' SQL above a version, for those who run it themselves.
+// SQL returns the migrations' SQL above a version, for those who run it
+// themselves. It also keeps the version, so that the database then counts as
+// migrated. Each migration is one transaction.
 func SQL(schema string, above int32) (string, error) {
 	list, err := load(schema)
 	if err != nil {
 		return "", err
 	}
-	var out string
+	var out strings.Builder
+	table := versionTable(schema)
+	if above <= 0 {
+		fmt.Fprintf(&out, "create schema if not exists %s;\ncreate table if not exists %s(version int4 not null);\n", schema, table)
+		fmt.Fprintf(&out, "insert into %[1]s(version) select 0 where not exists (select from %[1]s);\n", table)
+	}
 	for _, m := range list {
 		if m.Sequence > above {
-			out += fmt.Sprintf("-- %s\n%s\n", m.Name, m.UpSQL)
+			fmt.Fprintf(&out, "-- %s\nbegin;\n%s\nupdate %s set version = %d;\ncommit;\n", m.Name, m.UpSQL, table, m.Sequence)
 		}
 	}
-	return out, nil
+	return out.String(), nil
 }
 
 func versionTable(schema string) string { return schema + ".schema_version" }

@@ -1,0 +1,248 @@
+package migrations_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/testdb"
+	"github.com/keylinehq/keyline/migrations"
+)
+
+func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func scalar[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// latest is this binary's version.
+func latest(t *testing.T, conn *pgx.Conn) int32 {
+	t.Helper()
+	s, err := migrations.Read(t.Context(), conn, migrations.DefaultSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Latest < 1 {
+		t.Fatalf("the binary knows version %d", s.Latest)
+	}
+	return s.Latest
+}
+
+func TestManyMigratorsAtOnceAreSafe(t *testing.T) {
+	t.Parallel()
+	db := testdb.NewEmpty(t)
+	conns := make([]*pgx.Conn, 8)
+	for i := range conns {
+		conns[i] = db.Connect()
+	}
+	errs := make([]error, len(conns))
+	begin := make(chan struct{})
+	var running sync.WaitGroup
+	for i, conn := range conns {
+		running.Go(func() {
+			<-begin
+			_, _, errs[i] = migrations.Up(t.Context(), conn, migrations.DefaultSchema)
+		})
+	}
+	close(begin)
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, dump(t, conns[0], migrations.DefaultSchema), golden(t))
+	if n := scalar[int](t, conns[0], "select count(*) from keyline.meta"); n != 1 {
+		t.Errorf("meta has %d rows", n)
+	}
+	// A migration of one that died would keep the next one waiting for ever.
+	if n := scalar[int](t, conns[0], "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); n != 0 {
+		t.Errorf("%d advisory locks are left", n)
+	}
+}
+
+func TestUpTwiceChangesNothing(t *testing.T) {
+	t.Parallel()
+	conn := testdb.NewEmpty(t).Connect()
+	from, to := up(t, conn, migrations.DefaultSchema)
+	if from != 0 || to != latest(t, conn) {
+		t.Errorf("went from %d to %d", from, to)
+	}
+	exec(t, conn, "select keyline.append('r', 'a.b', '{}')")
+	if from, to = up(t, conn, migrations.DefaultSchema); from != to || to != latest(t, conn) {
+		t.Errorf("the second time it went from %d to %d", from, to)
+	}
+	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
+	if n := scalar[int](t, conn, "select count(*) from keyline.events"); n != 1 {
+		t.Errorf("%d events are left of 1", n)
+	}
+}
+
+func TestNewerSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	conn := testdb.New(t).Connect()
+	newer := latest(t, conn) + 1
+	exec(t, conn, "update keyline.schema_version set version = $1", newer)
+	exec(t, conn, "select keyline.append('r', 'a.b', '{}')")
+	before := dump(t, conn, migrations.DefaultSchema)
+
+	_, _, upErr := migrations.Up(t.Context(), conn, migrations.DefaultSchema)
+	for what, err := range map[string]error{
+		"Up":    upErr,
+		"To 0":  migrations.To(t.Context(), conn, migrations.DefaultSchema, 0),
+		"Check": migrations.Check(t.Context(), conn, migrations.DefaultSchema),
+	} {
+		if !errors.Is(err, migrations.ErrNewer) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	equal(t, dump(t, conn, migrations.DefaultSchema), before)
+	if v := scalar[int32](t, conn, "select version from keyline.schema_version"); v != newer {
+		t.Errorf("the version is %d", v)
+	}
+	if n := scalar[int](t, conn, "select count(*) from keyline.events"); n != 1 {
+		t.Errorf("%d events are left of 1", n)
+	}
+}
+
+func TestDownThenUpGivesTheGoldenSchema(t *testing.T) {
+	t.Parallel()
+	conn := testdb.New(t).Connect()
+	exec(t, conn, "select keyline.append('r', 'a.b', '{}')") // a table with rows goes too
+	if err := migrations.To(t.Context(), conn, migrations.DefaultSchema, 0); err != nil {
+		t.Fatal(err)
+	}
+	left := scalar[[]string](t, conn, `
+		select coalesce(array_agg(name::text), '{}') from (
+			select relname as name from pg_class where relnamespace = 'keyline'::regnamespace and relkind not in ('i', 'I')
+			union all select proname from pg_proc where pronamespace = 'keyline'::regnamespace
+			union all select typname from pg_type where typnamespace = 'keyline'::regnamespace and typtype in ('e', 'd', 'r')) x`)
+	if len(left) != 1 || left[0] != "schema_version" {
+		t.Errorf("left after down: %v", left)
+	}
+	if from, _ := up(t, conn, migrations.DefaultSchema); from != 0 {
+		t.Errorf("went up from %d", from)
+	}
+	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
+}
+
+func TestTwoSchemasLiveInOneDatabase(t *testing.T) {
+	t.Parallel()
+	const other = "second_home"
+	conn := testdb.New(t).Connect()
+	up(t, conn, other)
+	equal(t, dump(t, conn, other), golden(t))
+
+	// What one does the other does not see.
+	exec(t, conn, "select keyline.append('r', 'a.b', '{}'), keyline.append('r', 'a.b', '{}')")
+	exec(t, conn, "select second_home.append('r', 'a.b', '{}')")
+	for schema, want := range map[string]int{migrations.DefaultSchema: 2, other: 1} {
+		if n := scalar[int](t, conn, "select count(*) from "+schema+".events"); n != want {
+			t.Errorf("%s has %d events of %d", schema, n, want)
+		}
+	}
+	for _, key := range []string{"arm_key", "seat_key", "barrier_key", "channel"} {
+		if scalar[bool](t, conn, "select keyline."+key+"()::text = second_home."+key+"()::text") {
+			t.Errorf("both have the same %s", key)
+		}
+	}
+	if err := migrations.To(t.Context(), conn, other, 0); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
+	if n := scalar[int](t, conn, "select count(*) from keyline.events"); n != 2 {
+		t.Errorf("removing the other schema left %d events of 2", n)
+	}
+}
+
+// Nothing in the functions may fall back on the search path or on the default name.
+func TestSchemaOfAnotherNameNeverMentionsTheDefaultOne(t *testing.T) {
+	t.Parallel()
+	conn := testdb.New(t, testdb.WithSchema("elsewhere")).Connect()
+	text, err := testdb.DumpSchema(t.Context(), conn, "elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, migrations.DefaultSchema+".") && !strings.Contains(line, "'keyline.") {
+			t.Errorf("the default schema is named: %s", line)
+		}
+	}
+}
+
+func TestCheckSaysWhatToRun(t *testing.T) {
+	t.Parallel()
+	conn := testdb.NewEmpty(t).Connect()
+	check := func() error { return migrations.Check(t.Context(), conn, migrations.DefaultSchema) }
+	says := func(when string, err error, words ...string) {
+		t.Helper()
+		for _, w := range words {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v does not say %q", when, err, w)
+			}
+		}
+	}
+	says("nothing installed", check(), "not installed", "keyline migrate up", "keyline")
+	if scalar[bool](t, conn, "select exists (select from pg_namespace where nspname = 'keyline')") {
+		t.Error("to check has created the schema")
+	}
+	up(t, conn, migrations.DefaultSchema)
+	if err := check(); err != nil {
+		t.Errorf("up to date: %v", err)
+	}
+	if err := migrations.To(t.Context(), conn, migrations.DefaultSchema, 0); err != nil {
+		t.Fatal(err)
+	}
+	says("removed", check(), "not installed", "keyline migrate up")
+}
+
+func TestUnusableSchemaNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	conn := testdb.NewEmpty(t).Connect()
+	for _, name := range []string{"", "Keyline", "a-b", "1st", `a"b`, "a b", "a;b", "a\nb", "key.line", strings.Repeat("a", 41)} {
+		if err := migrations.CheckSchemaName(name); err == nil {
+			t.Errorf("%q is taken", name)
+		}
+		if _, _, err := migrations.Up(t.Context(), conn, name); err == nil {
+			t.Errorf("Up takes %q", name)
+		}
+		if _, err := migrations.SQL(name, 0); err == nil {
+			t.Errorf("SQL takes %q", name)
+		}
+	}
+	long := strings.Repeat("a", 40)
+	up(t, conn, long)
+	exec(t, conn, "select "+long+".append('r', 'a.b', '{}')")
+}
+
+// For those who let nothing but themselves change a schema.
+func TestSQLRunByHandGivesTheGoldenSchema(t *testing.T) {
+	t.Parallel()
+	conn := testdb.NewEmpty(t).Connect()
+	sql, err := migrations.SQL(migrations.DefaultSchema, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, sql)
+	if err := migrations.Check(t.Context(), conn, migrations.DefaultSchema); err != nil {
+		t.Errorf("after the SQL was run by hand: %v", err)
+	}
+	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
+	if from, to := up(t, conn, migrations.DefaultSchema); from != to {
+		t.Errorf("went from %d to %d", from, to)
+	}
+	none, err := migrations.SQL(migrations.DefaultSchema, latest(t, conn))
+	if err != nil || strings.TrimSpace(none) != "" {
+		t.Errorf("above the latest version there is %q, %v", none, err)
+	}
+}
