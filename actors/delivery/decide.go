@@ -15,7 +15,7 @@ var zeroTime time.Time
 // consumer. HandleTx writes the result in the handler's own transaction; for every
 // other handler the machine carries it to the next flush.
 func Decide(now time.Time, random func() float64, c *core.Consumer, w *core.Work, out *core.Outcome) core.Booking {
-	j := judgement{now: now, random: random, c: c, w: w, out: out}
+	j := judgement{now: now, random: random, c: c, w: w, out: out, state: DeliveryProcessing}
 	j.cp = core.Checkpoint{Record: w.Record, Consumer: c.ID, Seq: w.Checkpoint.Seq, LiveFrom: w.Checkpoint.LiveFrom,
 		Granted: w.Checkpoint.Granted, Crashes: w.Checkpoint.Crashes, FirstFailedAt: w.Checkpoint.FirstFailedAt, ErrorCode: w.Checkpoint.ErrorCode}
 	if w.Dead != nil {
@@ -49,6 +49,16 @@ type judgement struct {
 	cp     core.Checkpoint
 	b      core.Booking
 	status core.DeadRetryStatus
+	state  DeliveryState
+}
+
+// to moves the delivery's state. A step that the table does not have is a bug
+// here, for which the record's supervision is the right place.
+func (j *judgement) to(next DeliveryState) {
+	if err := j.state.To(next); err != nil {
+		panic("delivery: " + err.Error())
+	}
+	j.state = next
 }
 
 // head is the event that attempts and dead letters belong to.
@@ -62,6 +72,7 @@ func (j *judgement) past(seq int64) {
 }
 
 func (j *judgement) completed(last int64) {
+	j.to(DeliveryCompleted)
 	j.b.Counts.Completed = int64(len(j.w.Events))
 	j.b.Counts.LastSuccessAt = j.now
 	j.status = core.DeadDelivered
@@ -78,12 +89,18 @@ func (j *judgement) completed(last int64) {
 
 // uncharged: the run does not count as an attempt.
 func (j *judgement) uncharged(state core.State, due time.Time) {
+	if state == core.Backoff {
+		j.to(DeliveryRetry)
+	} else {
+		j.to(DeliveryPending)
+	}
 	j.status = core.DeadWaiting
 	j.cp.State, j.cp.NextAttemptAt, j.cp.Attempt = state, due, j.w.Attempt-1
 	j.cp.Granted = min(j.cp.Granted, j.cp.Attempt)
 }
 
 func (j *judgement) skipped(seq int64, reason string) {
+	j.to(DeliveryIgnored)
 	j.b.Counts.Skipped = 1
 	j.b.Skip = &core.Skip{Record: j.w.Record, Seq: seq, Consumer: j.c.ID, Attempt: j.w.Attempt, Code: "handler", Reason: Sanitize(reason), At: j.now}
 	j.status = core.DeadResolved
@@ -135,6 +152,7 @@ func (j *judgement) jittered(d time.Duration) time.Duration {
 }
 
 func (j *judgement) backoff(d time.Duration) {
+	j.to(DeliveryRetry)
 	j.status = core.DeadWaiting
 	j.cp.State, j.cp.NextAttemptAt = core.Backoff, j.now.Add(max(d, 0))
 }
@@ -144,15 +162,18 @@ func (j *judgement) dead(reason core.DeadReason, code, message string) {
 	j.status = core.DeadAgain
 	j.b.Counts.Dead = 1
 	if j.w.Dead != nil {
+		j.to(DeliveryDead)
 		j.b.Dead = &core.DeadUpdate{Reason: reason, Code: code, Message: message}
 		return
 	}
 	j.b.DeadLetter = &core.DeadLetter{Record: j.w.Record, Seq: head.Seq, Consumer: j.c.ID, Attempt: j.w.Attempt, EventID: head.ID,
 		Reason: reason, Code: code, Message: message, FirstFailedAt: j.cp.FirstFailedAt, FailedAt: j.now}
 	if j.c.OnDead == keylinetype.Park {
+		j.to(DeliveryParked)
 		j.cp.State = core.Parked
 		return
 	}
+	j.to(DeliveryDead)
 	j.past(head.Seq)
 }
 
@@ -183,7 +204,7 @@ func (j *judgement) finish() core.Booking {
 
 // unsupportedBooking makes a dead letter of an event whose version is not supported, without a run.
 func unsupportedBooking(now time.Time, w *core.Work) core.Booking {
-	j := judgement{now: now, c: w.Consumer, w: w, cp: w.Checkpoint}
+	j := judgement{now: now, c: w.Consumer, w: w, cp: w.Checkpoint, state: DeliveryPending}
 	j.cp.FirstFailedAt = now
 	j.cp.ErrorCode = "version_not_supported"
 	j.dead(core.DeadUnsupported, core.CodeUnsupportedVersion, "the consumer does not support this version")
