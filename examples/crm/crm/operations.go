@@ -99,8 +99,8 @@ func (s *Service) Reschedule(ctx context.Context, r Request, id uuid.UUID, slot 
 		return Activity{}, err
 	}
 	return s.carryOut(ctx, update(r, OpReschedule, id, slot,
-		`previous_scheduled_at = scheduled_at, scheduled_at = $6, minutes = case $7 when 0 then minutes else $7 end`,
-		`(scheduled_at, minutes) is distinct from ($6, case $7 when 0 then minutes else $7 end)`, slot.ScheduledAt, slot.Minutes))
+		`previous_scheduled_at = scheduled_at, scheduled_at = $6::timestamptz, minutes = coalesce(nullif($7::integer, 0), minutes)`,
+		`(scheduled_at, minutes) is distinct from ($6::timestamptz, coalesce(nullif($7::integer, 0), minutes))`, slot.ScheduledAt, slot.Minutes))
 }
 
 // Complete ends an activity with an outcome.
