@@ -183,9 +183,9 @@ func (w *Worker) startListener(ctx context.Context, p *parts) error {
 	var err error
 	p.listener, err = listener.New(listener.Config{
 		ListenURL: url, Channel: p.store.Channel(), ApplicationName: p.store.ApplicationName(),
-		Arming: func() core.Arming { return p.store.NewArming() },
-		Notify: p.store.Notify,
-		Hosted: func() []int32 { return hostedIDs(p.supervisor.Registry()) },
+		Arming:   func() core.Arming { return p.store.NewArming() },
+		Notify:   p.store.Notify,
+		Hosted:   func() []int32 { return hostedIDs(p.supervisor.Registry()) },
 		Fallback: w.cfg.PollInterval, Linger: w.cfg.Linger, Logger: w.cfg.Logger,
 	})
 	if err != nil {
