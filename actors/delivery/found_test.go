@@ -378,3 +378,13 @@ func TestDeadLetterOfAParkedVersionIsClosedWithItsDelivery(t *testing.T) {
 		t.Fatalf("the dead letter stays open: %+v", f)
 	}
 }
+
+func TestSuspicionOutlivesARunThatWasCutShort(t *testing.T) {
+	s := start(t, registry(consumer(1)), loaded(1, 0, suspect))
+	w := s.kept().start(1)
+	s.step(Drain{})
+	s.step(Ended{w, core.Outcome{Err: errHandler, Cancelled: true}})
+	if f := s.flush(core.HandBack); f.Clear {
+		t.Fatalf("event 1 may have run before, and is forgotten: %+v", f)
+	}
+}

@@ -26,7 +26,9 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	if l.writeAhead == aheadDone {
 		l.writeAhead = notAhead
 	}
-	l.tried = max(l.tried, w.Events[len(w.Events)-1].Seq)
+	if !out.Cancelled {
+		l.tried = max(l.tried, w.Events[len(w.Events)-1].Seq)
+	}
 	if out.Err != nil {
 		l.redeliverTo = max(l.redeliverTo, w.Events[len(w.Events)-1].Seq)
 	}

@@ -285,16 +285,16 @@ func (c *checker) siblings(t *task) {
 		cp, ok := c.twin.checkpoints[k]
 		own, isHead := c.head(w)
 		if ok && row.Scope == keylinetype.AllForOne && row.Status == core.Active && !c.commanded(rec.id, row.ID) && len(c.revisions[row.ID]) == 0 &&
-			!(isHead && (own.State == core.Backoff || own.State == core.Started && own.Attempt > 1)) && !c.failedHere(w) && !c.waitsForOlder(rec, k, w) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
+			!(isHead && (own.State == core.Backoff || own.State == core.Started && own.Attempt > 1)) && !c.failedBefore(w) && !c.waitsForOlder(rec, k, w) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
 			fail("all_for_one: record %d seq %d begins for consumer %d while consumer %d is in %s", rec.id, first, w.Consumer.ID, row.ID, cp.State)
 		}
 	}
 }
 
-// failedHere: the delivery is in trouble itself; two such do not wait for each other.
-func (c *checker) failedHere(w *core.Work) bool {
+// failedBefore: the delivery is in trouble itself; two such do not wait for each other.
+func (c *checker) failedBefore(w *core.Work) bool {
 	h := c.seen[dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq}]
-	return h != nil && h.last.token == w.Token && h.last.attempt > 0
+	return h != nil && h.last.attempt > 0
 }
 
 // waitsForOlder: under lockstep a consumer in trouble waits for older events of its siblings.

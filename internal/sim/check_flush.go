@@ -293,7 +293,7 @@ func (c *checker) held(rec *record, row *consumerRow, seq int64, own core.Checkp
 			}
 		}
 		if other.Scope == keylinetype.AllForOne && other.Status == core.Active && own.State != core.Backoff &&
-			!(c.lockstep() && seq < c.nextSeq(rec, other, c.twin.Position(rec.id, other.ID))) && (cp.State == core.Backoff || cp.State == core.Parked) {
+			!(c.lockstep() && len(c.revisions[other.ID]) == 0 && seq < c.nextSeq(rec, other, c.twin.Position(rec.id, other.ID))) && (cp.State == core.Backoff || cp.State == core.Parked) {
 			return true
 		}
 	}

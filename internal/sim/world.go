@@ -345,13 +345,15 @@ func (r *run) settleDown() {
 		}
 	}
 	r.newest()
-	for range 20 {
+	for rounds := 0; ; rounds++ {
 		r.quiesce()
 		if !r.release() {
 			return
 		}
+		if rounds > 2000 {
+			fail("after %d rounds of operators' commands, something is still parked", rounds)
+		}
 	}
-	fail("after 20 rounds of operators' commands, something is still parked")
 }
 
 // newest gives every process the newest code of everything, and all consumers an end of their pause.
