@@ -84,7 +84,7 @@ func (a *Arming) Release(ctx context.Context) error {
 		if _, err := a.conn.Exec(ctx, "select pg_advisory_unlock_all()"); err == nil {
 			return nil
 		}
-		a.drop()
+		a.drop(ctx)
 	}
 	return a.connect(ctx)
 }
@@ -94,7 +94,7 @@ func (a *Arming) Close() {
 	a.end()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop()
+	a.drop(context.Background())
 }
 
 // closeGrace bounds a farewell to a server that may not answer.
@@ -136,17 +136,17 @@ func (a *Arming) connect(ctx context.Context) error {
 	}
 	a.conn = conn
 	if _, err := conn.Exec(ctx, a.store.q("arm_session")); err != nil {
-		a.drop()
+		a.drop(ctx)
 		return translate("connect to arm", err)
 	}
 	return nil
 }
 
-func (a *Arming) drop() {
+func (a *Arming) drop(ctx context.Context) {
 	if a.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
 	if err := a.conn.Close(ctx); err != nil {
 		a.store.log.Debug("close arming session", "error", err)

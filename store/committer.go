@@ -52,8 +52,9 @@ func (p pending) answer(status core.FlushStatus) {
 	p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: status})
 }
 
-func startCommitter(s *Store) *committer {
-	ctx, cancel := context.WithCancel(context.Background())
+// startCommitter starts the goroutines, which run until stop, not until ctx ends.
+func startCommitter(ctx context.Context, s *Store) *committer {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c := &committer{end: cancel}
 	for i := range c.lanes {
 		l := &lane{store: s, number: int16(i), ring: make(chan struct{}, 1)}

@@ -100,7 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s.bound.clock = s.clock
-	s.commit = startCommitter(s)
+	s.commit = startCommitter(ctx, s)
 	return s, nil
 }
 
