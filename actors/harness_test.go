@@ -54,10 +54,12 @@ func (s *script) Reset(_ *core.Registry, l core.Loaded, _ delivery.Options) []de
 }
 
 func (s *script) Step(_ time.Time, m delivery.Message) []delivery.Effect {
-	s.h.heard <- m
 	s.h.mu.Lock()
 	step := s.h.step
 	s.h.mu.Unlock()
+	// Heard last: what a test scripts after it has heard a message is not the
+	// answer to that one.
+	defer func() { s.h.heard <- m }()
 	if step == nil {
 		return nil
 	}
