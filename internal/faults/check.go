@@ -1,0 +1,81 @@
+package main
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/examples/crm/recorder"
+)
+
+// allow is what a scenario may leave behind.
+type allow struct {
+	duplicates int64 // deliveries that succeeded more than once
+	dead       int64
+	overlaps   bool // a zombie's handler beside its successor's
+	unsettled  bool // some records stay parked or paused
+	within     time.Duration
+}
+
+// invariants are queries that count what must never be.
+var invariants = []struct{ name, sql string }{
+	{"gaps", `select count(*) from keyline.records r
+		left join (select record_id, count(*) n, max(seq) last from keyline.events group by 1) e on e.record_id = r.id
+		where r.head <> coalesce(e.last, 0) or coalesce(e.n, 0) <> coalesce(e.last, 0)`},
+	{"forgotten", `select count(*) from keyline.records r where r.head > r.cursor and not exists (select from keyline.mailboxes m where m.record_id = r.id)`},
+	{"dead_claims", `select count(*) from keyline.mailboxes m where m.claimed_by is not null
+		and not exists (select from keyline.workers w where w.id = m.claimed_by and w.status = 'live')`},
+	{"above_head", `select (select count(*) from keyline.records where cursor > head)
+		+ (select count(*) from keyline.checkpoints c join keyline.records r on r.id = c.record_id where c.seq > r.head)
+		+ (select count(*) from keyline.mailboxes m join keyline.records r on r.id = m.record_id where m.cursor > r.head)`},
+	{"pending_commands", `select count(*) from keyline.commands where applied_at is null`},
+}
+
+// overlaps counts pairs of runs of one consumer on one record that ran at once.
+const overlaps = `with runs as (
+	select run, consumer, record_key, min(id) filter (where mark = 'begin') as a, max(id) filter (where mark = 'done') as b
+	from crm.delivered_log group by 1, 2, 3)
+	select count(*) from runs x join runs y using (consumer, record_key)
+	where x.run <> y.run and x.a < y.a and x.b is not null and y.a < x.b`
+
+// check asks both witnesses, after everything has settled.
+func (t *stage) check(a allow) {
+	if a.within == 0 {
+		a.within = 60 * time.Second
+	}
+	if !a.unsettled {
+		t.eventually("everything settles", a.within, func() bool { return t.try("select count(*) from keyline.mailboxes") == 0 })
+	}
+	for _, i := range invariants {
+		n := t.number(i.sql)
+		if n != 0 && i.name == "dead_claims" { // the next recovery frees them
+			t.eventually("claims of dead workers are freed", a.within, func() bool { return t.number(i.sql) == 0 })
+			n = 0
+		}
+		t.found[i.name] = n
+		if n != 0 {
+			t.fail("%s: %d", i.name, n)
+		}
+	}
+	r, err := recorder.Check(t.ctx, t.pool)
+	t.must(err, "check the recorder")
+	n := t.number(overlaps)
+	t.found["events"], t.found["delivered"], t.found["duplicates"] = r.Appended, r.Delivered, r.Redelivered
+	t.found["lost"], t.found["disorder"], t.found["unexpected"], t.found["dead"], t.found["overlaps"] = r.Lost, r.OrderViolations, r.Unexpected, r.Dead, n
+	switch {
+	case r.Lost != 0 && !a.unsettled:
+		t.fail("%d deliveries are lost", r.Lost)
+	case r.OrderViolations != 0:
+		t.fail("%d deliveries are out of order", r.OrderViolations)
+	case r.Unexpected != 0:
+		t.fail("%d deliveries were not owed", r.Unexpected)
+	case r.Redelivered > a.duplicates:
+		t.fail("%d duplicates, %d may be", r.Redelivered, a.duplicates)
+	case r.Dead != a.dead:
+		t.fail("%d dead letters, want %d", r.Dead, a.dead)
+	case n != 0 && !a.overlaps:
+		t.fail("%d runs overlap", n)
+	}
+	if d := t.number(`select coalesce(sum(n - 1), 0) from (select count(*) n from crm.delivered_log where mark = 'done' and consumer like 'tx%'
+		group by consumer, record_key, seq) x where n > 1`); d != 0 {
+		t.fail("%d transactional effects happened twice", d)
+	}
+}

@@ -1,0 +1,15 @@
+// Command faults stages the faults that queues, outboxes and event stores are
+// known to suffer, on a real PostgreSQL server and real worker processes, and
+// checks afterwards that nothing was lost, reordered or left behind.
+//
+//	make faults            all scenarios
+//	make faults N=20,21    these
+//
+// It prints one JSON line per scenario and a sum at the end, and fails unless
+// all that ran have passed. A scenario that cannot run on this machine is
+// skipped with a reason, which is not a pass.
+//
+// Two witnesses are asked after each scenario: the database (gapless streams,
+// no work without a mailbox, no claim of a dead worker, no position above its
+// head), and a recorder on the handlers' side which the runtime does not write.
+package main

@@ -1,0 +1,5 @@
+package main
+
+var (
+	poison, lifecycle, frozen, registry, environment []scenario
+)

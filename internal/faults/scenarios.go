@@ -1,0 +1,10 @@
+package main
+
+// scenarios are all of them, in the order in which they are played.
+func scenarios() []scenario {
+	var all []scenario
+	for _, group := range [][]scenario{commitOrder, cuts, leases, poison, lifecycle, frozen, registry, environment} {
+		all = append(all, group...)
+	}
+	return all
+}
