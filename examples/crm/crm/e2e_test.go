@@ -56,10 +56,6 @@ func status(a *crmtest.App, id any, seq int64) string {
 	return crmtest.Get[string](a, `select state from keyline.event_status where record_key = 'activity:' || $1::uuid and seq = $2`, id, seq)
 }
 
-func count(a *crmtest.App, table string) int64 {
-	return crmtest.Get[int64](a, "select count(*) from "+table)
-}
-
 const allCompleted = "calendar completed, dashboard completed, notification completed, timeline completed"
 
 // Promise (P17): an activity is created and completed; each event is written

@@ -49,9 +49,9 @@ func operations(t testing.TB) []operation {
 			return s.Create(ctx, r, n)
 		}
 	}
-	text := func(f func(*crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error), word string) do {
+	text := func(f func(*crm.Service, context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error), word string) do {
 		return func(ctx context.Context, s *crm.Service, r crm.Request, id uuid.UUID) (crm.Activity, error) {
-			return f(s)(ctx, r, id, word)
+			return f(s, ctx, r, id, word)
 		}
 	}
 	update := func(c crm.Changes) do {
@@ -64,24 +64,6 @@ func operations(t testing.TB) []operation {
 			return s.Reschedule(ctx, r, id, slot)
 		}
 	}
-	type method = func(*crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error)
-	var (
-		assign method = func(s *crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error) {
-			return s.Assign
-		}
-		reassign method = func(s *crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error) {
-			return s.Reassign
-		}
-		complete method = func(s *crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error) {
-			return s.Complete
-		}
-		cancel method = func(s *crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error) {
-			return s.Cancel
-		}
-		note method = func(s *crm.Service) func(context.Context, crm.Request, uuid.UUID, string) (crm.Activity, error) {
-			return s.AddNote
-		}
-	)
 	later := time.Date(2026, 4, 1, 10, 0, 0, 0, time.UTC)
 	return []operation{
 		{crm.OpCreate, "activity.created", 1, owned, create(crm.NewActivity{Kind: "meeting", Subject: "Kick-off", Owner: crmtest.Ptr("bob")}), map[string]do{
@@ -93,8 +75,8 @@ func operations(t testing.TB) []operation {
 		{crm.OpUpdate, "activity.updated", 1, owned, update(crm.Changes{Subject: crmtest.Ptr("Ask again"), Details: crmtest.Ptr("secret")}), map[string]do{
 			"changes": update(crm.Changes{}), "subject": update(crm.Changes{Subject: crmtest.Ptr("")}),
 		}, true},
-		{crm.OpAssign, "activity.assigned", 1, ownerless(t), text(assign, "carol"), map[string]do{"owner": text(assign, "")}, true},
-		{crm.OpReassign, "activity.reassigned", 1, owned, text(reassign, "carol"), map[string]do{"owner": text(reassign, " ")}, true},
+		{crm.OpAssign, "activity.assigned", 1, ownerless(t), text((*crm.Service).Assign, "carol"), map[string]do{"owner": text((*crm.Service).Assign, "")}, true},
+		{crm.OpReassign, "activity.reassigned", 1, owned, text((*crm.Service).Reassign, "carol"), map[string]do{"owner": text((*crm.Service).Reassign, " ")}, true},
 		{crm.OpStart, "activity.started", 1, owned,
 			func(ctx context.Context, s *crm.Service, r crm.Request, id uuid.UUID) (crm.Activity, error) {
 				return s.Start(ctx, r, id)
@@ -102,13 +84,13 @@ func operations(t testing.TB) []operation {
 		{crm.OpReschedule, "activity.rescheduled", 1, owned, reschedule(crm.Slot{ScheduledAt: later}), map[string]do{
 			"scheduled_at": reschedule(crm.Slot{}), "minutes": reschedule(crm.Slot{ScheduledAt: later, Minutes: -1}),
 		}, true},
-		{crm.OpComplete, "activity.completed", 2, owned, text(complete, "sold"), map[string]do{"outcome": text(complete, ""), "outcome, long": text(complete, long)}, true},
-		{crm.OpCancel, "activity.cancelled", 1, owned, text(cancel, "no time"), map[string]do{"reason": text(cancel, long)}, true},
+		{crm.OpComplete, "activity.completed", 2, owned, text((*crm.Service).Complete, "sold"), map[string]do{"outcome": text((*crm.Service).Complete, ""), "outcome, long": text((*crm.Service).Complete, long)}, true},
+		{crm.OpCancel, "activity.cancelled", 1, owned, text((*crm.Service).Cancel, "no time"), map[string]do{"reason": text((*crm.Service).Cancel, long)}, true},
 		{crm.OpDelete, "activity.deleted", 1, owned,
 			func(ctx context.Context, s *crm.Service, r crm.Request, id uuid.UUID) (crm.Activity, error) {
 				return s.Delete(ctx, r, id)
 			}, nil, true},
-		{crm.OpNote, crm.TypeNoteInternal, 1, owned, text(note, "be careful"), map[string]do{"body": text(note, "")}, false},
+		{crm.OpNote, crm.TypeNoteInternal, 1, owned, text((*crm.Service).AddNote, "be careful"), map[string]do{"body": text((*crm.Service).AddNote, "")}, false},
 	}
 }
 

@@ -84,6 +84,11 @@ func Poison(match Match, consumers ...string) Rule {
 	}}
 }
 
+// Panic makes each run of a delivery panic.
+func Panic(match Match, consumers ...string) Rule {
+	return Rule{Match: match, Consumers: consumers, Fail: func(context.Context, *keyline.Delivery) error { panic("injected: a panic") }}
+}
+
 func (r Rule) applies(d *keyline.Delivery) bool {
 	return (len(r.Consumers) == 0 || slices.Contains(r.Consumers, d.Consumer)) && (r.Match == nil || r.Match(d))
 }

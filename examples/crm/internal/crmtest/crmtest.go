@@ -53,11 +53,13 @@ func (a *App) must(err error) {
 	}
 }
 
-// Consumers are the application's, with short pauses between runs.
+// Consumers are the application's, with short pauses between runs, and without
+// circuit breakers, which make all wait where a test lets many fail.
 func (a *App) Consumers() []keyline.Consumer {
 	list := crm.Consumers(crm.Deps{DB: a.Pool, Provider: a.Provider})
 	for i := range list {
 		list[i].Retry = keyline.RetryPolicy{Delays: []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond}}
+		list[i].Breaker.Disabled = true
 	}
 	return list
 }
