@@ -168,8 +168,11 @@ func (l *lane) write(ctx context.Context, batch []pending) {
 		results, err := l.store.flush(ctx, batch, l.number, number)
 		switch {
 		case err == nil:
-			l.answer(batch, results)
-			return
+			// What is left goes under the same number: if this try was the
+			// repetition of one that was carried out, it has been counted.
+			if batch = l.answer(batch, results); len(batch) == 0 {
+				return
+			}
 		case ctx.Err() != nil:
 			for _, p := range batch {
 				p.answer(core.FlushFenced) // closing: whoever comes next claims and repeats
@@ -194,17 +197,23 @@ func (l *lane) write(ctx context.Context, batch []pending) {
 	}
 }
 
-// answer passes the results on; records that somebody had locked go into the next batch.
-func (l *lane) answer(batch []pending, results []flushed) {
+// answer passes the results on; records that somebody had locked go into the
+// next batch. It returns those that were not written because of others in the batch.
+func (l *lane) answer(batch []pending, results []flushed) (rest []pending) {
 	for i, p := range batch {
 		r := results[i]
-		if r.skipped {
+		switch {
+		case r.skipped:
 			l.again(p)
+			continue
+		case r.again:
+			rest = append(rest, p)
 			continue
 		}
 		p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: r.status, Head: r.head,
 			Pending: r.pending, Busy: r.busy, Rewritten: p.tries < 0})
 	}
+	return rest
 }
 
 // again puts a flush back whose mailbox was locked. A lock is short (a claim

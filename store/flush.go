@@ -16,6 +16,7 @@ import (
 type flushed struct {
 	status  core.FlushStatus
 	skipped bool // somebody had the mailbox locked: to be sent again
+	again   bool // another record of the batch was fenced or skipped: to be sent again at once
 	head    int64
 	pending bool
 	busy    bool
@@ -63,9 +64,10 @@ type flushReply struct {
 
 func (r *flushReply) results(batch []pending) []flushed {
 	out := make([]flushed, len(batch))
+	refused := len(r.fenced)+len(r.skipped) > 0
 	for i := range batch {
 		then := batch[i].flush.Then
-		out[i].busy = then == core.Settle || then == core.HandBack
+		out[i] = flushed{again: refused, busy: then == core.Settle || then == core.HandBack}
 		if r.moved {
 			out[i] = flushed{status: core.FlushEpoch}
 		}

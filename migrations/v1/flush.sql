@@ -6,12 +6,13 @@
 --
 -- The result speaks of records by their position in record_ids, from 1:
 --   moved    the registry's epoch is another one: nothing was written
---   fenced   the claim was lost: nothing was written for it
---   skipped  locked by somebody: nothing was written for it, send it again
+--   fenced   the claim was lost
+--   skipped  locked by somebody
 --   gone     the claim ended as asked
 --   looked   asked to end and its head read under its lock (looked_heads); an appender has the others
 --   waiting  has commands or dead letter retries that wait
--- What is in none of them was written, and the claim goes on.
+-- What is in none of them was written, and the claim goes on. But where some are fenced or
+-- skipped nothing at all was written, since counts belong to the whole batch: send the others again.
 --
 -- Order of locks: barrier, mailboxes by id, records, checkpoints, inserts. Mailboxes and
 -- records are taken with skip locked, so a flush waits for nobody but the registry.
@@ -38,11 +39,7 @@ set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   n integer := cardinality(record_ids);
-  -- Of the records that are ours, in order: position in the arguments, and the mailbox's place.
-  place integer[];
-  boxes tid[];
-  whole boolean;
-  all_ids bigint[] := record_ids;
+  boxes tid[]; -- the mailboxes' places
   ending integer[];
   l_at integer[];
   l_tids tid[];
@@ -62,27 +59,20 @@ begin
     return;
   end if;
 
-  select coalesce(array_agg(x.i), '{}'), array_agg(x.ctid) into place, boxes
-  from (select f.i::integer, m.ctid
-        from unnest(record_ids, tokens) with ordinality as f(id, token, i)
-        join {{.schema}}.mailboxes m on m.record_id = f.id
-        where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
-        order by f.i
-        for no key update of m skip locked) x;
-  whole := cardinality(place) = n;
-  if not whole then
-    select coalesce(array_agg(x.i) filter (where not x.mine), '{}'), coalesce(array_agg(x.i) filter (where x.mine), '{}') into fenced, skipped
-    from (select f.i::integer, exists (
-            select from {{.schema}}.mailboxes m where m.record_id = f.id and m.claimed_by = worker and m.token = f.token) as mine
-          from unnest(record_ids, tokens) with ordinality as f(id, token, i)
-          where f.i <> all (place)) x;
-    if cardinality(place) = 0 then
-      return;
-    end if;
-    select array_agg(record_ids[p]), array_agg(heads[p]), array_agg(cursors[p]), array_agg(dispositions[p]), array_agg(due_ats[p]), array_agg(clears[p])
-      into record_ids, heads, cursors, dispositions, due_ats, clears
-      from unnest(place) as u(p);
-    n := cardinality(place);
+  boxes := array(
+    select m.ctid
+    from unnest(record_ids, tokens) with ordinality as f(id, token, i)
+    join {{.schema}}.mailboxes m on m.record_id = f.id
+    where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
+    order by f.i
+    for no key update of m skip locked);
+  if cardinality(boxes) < n then
+    select coalesce(array_agg(x.i) filter (where not x.mine), '{}'), coalesce(array_agg(x.i) filter (where x.mine and not x.ctid = any (boxes)), '{}')
+      into fenced, skipped
+      from (select f.i::integer, m.ctid, m.record_id is not null as mine
+            from unnest(record_ids, tokens) with ordinality as f(id, token, i)
+            left join {{.schema}}.mailboxes m on m.record_id = f.id and m.claimed_by is not distinct from worker and m.token = f.token) x;
+    return;
   end if;
 
   if extras is not null then
@@ -141,7 +131,6 @@ begin
     select u.record, u.consumer, u.seq, u.state, u.attempt, u.granted, u.crashes, u.next, u.first, u.code, u.live_from
     from unnest(cp_record, cp_consumer, cp_seq, cp_state, cp_attempt, cp_granted, cp_crashes, cp_next, cp_first, cp_code, cp_live_from)
       as u(record, consumer, seq, state, attempt, granted, crashes, next, first, code, live_from)
-    where whole or u.record = any (record_ids)
     on conflict (record_id, consumer_id) do update set seq = excluded.seq, state = excluded.state,
       attempt = excluded.attempt, granted = excluded.granted, crashes = excluded.crashes,
       next_attempt_at = excluded.next_attempt_at, first_failed_at = excluded.first_failed_at,
@@ -149,7 +138,7 @@ begin
   end if;
   if cardinality(del_record) > 0 then
     delete from {{.schema}}.checkpoints c using unnest(del_record, del_consumer) as u(record, consumer)
-    where c.record_id = u.record and c.consumer_id = u.consumer and (whole or u.record = any (record_ids));
+    where c.record_id = u.record and c.consumer_id = u.consumer;
   end if;
 
   if counts is not null then
@@ -165,12 +154,6 @@ begin
       last_success_at = greatest(h.last_success_at, excluded.last_success_at),
       last_failure_at = greatest(h.last_failure_at, excluded.last_failure_at)
     where h.last_batch < excluded.last_batch; -- a batch that is sent again counts once
-  end if;
-
-  if not whole then
-    gone := array(select place[i] from unnest(gone) as u(i));
-    looked := array(select place[i] from unnest(looked) as u(i));
-    waiting := array(select place[i] from unnest(waiting) as u(i));
   end if;
 end
 $$;
