@@ -302,7 +302,9 @@ func TestPausedTransactionalRowIsNotWrittenWhileItsHandlerRuns(t *testing.T) {
 	s.end(s.start(2), nil)
 	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
 	s.step(Reloaded{Registry: core.NewRegistry(2, keylinetype.Independent, []*core.Consumer{tx(core.Paused), consumer(2)}, nil),
-		Loaded: loaded(2, 0, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Ready}} })})
+		Loaded: loaded(2, 0, func(l *core.Loaded) {
+			l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Ready}}
+		})})
 	if f := s.flush(core.Keep); row(f, 1) != nil {
 		t.Fatalf("written beside HandleTx: %+v", f)
 	}
@@ -386,5 +388,51 @@ func TestSuspicionOutlivesARunThatWasCutShort(t *testing.T) {
 	s.step(Ended{w, core.Outcome{Err: errHandler, Cancelled: true}})
 	if f := s.flush(core.HandBack); f.Clear {
 		t.Fatalf("event 1 may have run before, and is forgotten: %+v", f)
+	}
+}
+
+func TestLockstepKeepsTheEventsByWhichASiblingHolds(t *testing.T) {
+	// The paused consumer passes 1 to 9 and holds 10; the others are far ahead, as from before lockstep.
+	paused := consumer(2, func(c *core.Consumer) { c.Status, c.Types = core.Paused, []string{"other"} })
+	s := &script{t: t, now: begin}
+	m, effects := New(lockstep(consumer(1), paused), loaded(20, 18, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 2, Seq: 0, State: core.Ready}}
+		l.Events = append(events(1, 2), events(19, 20)...)
+	}), Options{Now: begin, LoadLimit: 2})
+	s.m = m
+	s.take(effects)
+	for range 20 {
+		asked := find[LoadEvents](s)
+		if len(asked) == 0 {
+			break
+		}
+		var answer []core.Event
+		for _, r := range asked[0].Ranges {
+			answer = append(answer, events(r.From+1, r.From+2)...)
+		}
+		for i := range answer {
+			if answer[i].Seq == 10 {
+				answer[i].Type = "other"
+			}
+		}
+		s.step(EventsLoaded{answer})
+	}
+	none[LoadEvents](s)
+	none[Start](s)
+	if f := s.flush(core.HandBack); !f.DueAt.IsZero() {
+		t.Fatalf("held work has a due time: %+v", f)
+	}
+}
+
+func TestParkedVersionKeepsItsAttempts(t *testing.T) {
+	c := consumer(1, func(c *core.Consumer) {
+		c.Versions, c.OnUnsupported, c.OnDead = []int{2}, keylinetype.DeadLetterUnsupported, keylinetype.Park
+	})
+	s := start(t, registry(c), loaded(1, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Ready, Attempt: 3, Granted: 3, FirstFailedAt: begin}}
+	}))
+	f := s.flush(core.Settle)
+	if len(f.DeadLetters) != 1 || f.DeadLetters[0].Attempt != 3 || row(f, 1).Attempt != 3 {
+		t.Fatalf("dead letter: %+v", f)
 	}
 }

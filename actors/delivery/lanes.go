@@ -66,6 +66,7 @@ func (m *Machine) reconsider(l *lane) {
 	if !known {
 		return // requestEvents asks for it, passOver looks again
 	}
+	l.reconsidered = true
 	if e == nil || m.applies(l, e) != core.UnsupportedVersion || l.c.OnUnsupported != keylinetype.WaitUnsupported {
 		l.cp.State, l.cp.ErrorCode = core.Ready, ""
 		m.touch()
@@ -148,7 +149,7 @@ func (m *Machine) unsupported(l *lane, e *core.Event) bool {
 		m.holdSiblings(l)
 		return false
 	case keylinetype.DeadLetterUnsupported:
-		w := core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Checkpoint: l.cp}
+		w := core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Attempt: l.cp.Attempt, Checkpoint: l.cp}
 		m.book(l, unsupportedBooking(m.now, &w))
 		m.holdSiblings(l)
 		return l.cp.State != core.Parked

@@ -77,11 +77,13 @@ type lane struct {
 	redeliverTo int64     // events up to it may have run before
 	untried     int64     // the last event begun here that may have run under an earlier claim
 	tried       int64     // the last event that has ended here
-	clearTo     int64     // events up to it do not concern the consumer, or are done with
-	ran         bool      // ran once under this claim
-	writeAhead  stage
-	aheadOf     core.Checkpoint // what was written ahead of
-	replay      bool            // an operator asked for the head again
+	// reconsidered: parked for its version, and looked at by this registry.
+	reconsidered bool
+	clearTo      int64 // events up to it do not concern the consumer, or are done with
+	ran          bool  // ran once under this claim
+	writeAhead   stage
+	aheadOf      core.Checkpoint // what was written ahead of
+	replay       bool            // an operator asked for the head again
 	// mine: it was active under this claim, so that cp is ahead of the database.
 	mine bool
 }

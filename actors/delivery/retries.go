@@ -11,6 +11,7 @@ import (
 // checkpoint, which it never moves.
 type retry struct {
 	core.DeadRetry
+	event      *core.Event // once it is loaded
 	running    bool
 	ran        bool
 	heldUntil  time.Time
@@ -67,11 +68,11 @@ func (m *Machine) startRetries() {
 		if !m.retryReady(r) || l.running || m.retryRuns(r.Consumer) || l.writeAhead != notAhead {
 			continue
 		}
-		e, known := m.events.get(r.Seq)
+		known := m.findEvent(r)
 		if !known {
 			continue
 		}
-		if e == nil {
+		if r.event == nil {
 			m.reopen(r, "event_pruned", "the event is no longer there")
 			m.retries = append(m.retries[:i], m.retries[i+1:]...)
 			i--
@@ -83,8 +84,22 @@ func (m *Machine) startRetries() {
 			i--
 			continue
 		}
-		m.tryRetry(r, l, e)
+		m.tryRetry(r, l, r.event)
 	}
+}
+
+// findEvent keeps a retry's event apart: the cache forgets what younger
+// deliveries are past.
+func (m *Machine) findEvent(r *retry) (known bool) {
+	if r.event != nil {
+		return true
+	}
+	e, known := m.events.get(r.Seq)
+	if e != nil {
+		event := *e
+		r.event = &event
+	}
+	return known
 }
 
 func (m *Machine) tryRetry(r *retry, l *lane, e *core.Event) {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // startLanes starts what may start. A suspect's deliveries run one at a time,
@@ -158,7 +159,7 @@ func (m *Machine) requestEvents() {
 	}
 	for i := range m.retries {
 		r := &m.retries[i]
-		if _, known := m.events.get(r.Seq); !known && m.due(r.DueAt) {
+		if _, known := m.events.get(r.Seq); !known && r.event == nil && m.due(r.DueAt) {
 			ask(r.Seq-1, 1)
 		}
 	}
@@ -182,17 +183,20 @@ func (m *Machine) wantsEvents(l *lane) bool {
 		return false
 	}
 	if l.cp.State == core.Parked {
-		return l.cp.ErrorCode == core.CodeUnsupportedVersion
+		return l.cp.ErrorCode == core.CodeUnsupportedVersion && !l.reconsidered
 	}
 	return l.cp.State != core.Backoff || m.due(l.cp.NextAttemptAt)
 }
 
-// forgetEvents drops events that every hosted lane is past.
+// forgetEvents drops events that every lane is past that has a use for them.
 func (m *Machine) forgetEvents() {
 	low := m.head
 	for i := range m.lanes {
 		if l := &m.lanes[i]; l.hosted() && l.cp.State != core.Parked {
 			low = min(low, l.cp.Seq)
+		}
+		if l := &m.lanes[i]; m.reg.Ordering == keylinetype.Lockstep && (l.c.Status == core.Active || l.c.Status == core.Paused) {
+			low = min(low, max(l.cp.Seq, l.clearTo)) // it holds the others here, so that little is kept
 		}
 	}
 	m.events.forget(low, m.opts.LoadLimit)

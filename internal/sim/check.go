@@ -63,7 +63,7 @@ type history struct {
 	begun     int
 	successes []success
 	last      attempt
-	ends      []attempt // the runs that made a dead letter
+	ends      []attempt // the runs that were terminal without success
 	// cancelled: the last run was cut short by the runtime.
 	cancelled bool
 }

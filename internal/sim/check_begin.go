@@ -132,7 +132,7 @@ func (c *checker) doneWith(k dkey, w *core.Work, live bool) bool {
 		if slices.ContainsFunc(h.successes, func(s success) bool { return s.token == w.Token || !live }) {
 			return true
 		}
-		if h.last.terminal && (h.last.token == w.Token || !live) {
+		if slices.ContainsFunc(h.ends, func(a attempt) bool { return a.terminal && (a.token == w.Token || !live) }) {
 			return true
 		}
 	}
@@ -402,7 +402,7 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, delay time.Duration) {
 	c.r.stats.Failed++
 	defer func() {
-		if a.reason != "" {
+		if a.reason != "" || a.terminal {
 			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
 			h.ends = append(h.ends, *a)
 		}
