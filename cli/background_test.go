@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/keylinehq/keyline/internal/clock"
+)
+
+// patience is how long a script waits for a program: far longer than anything takes.
+const patience = 60 * time.Second
+
+// background holds the programs that a script has started, by name.
+type background struct{ running map[string]*exec.Cmd }
+
+func newBackground() *background { return &background{running: map[string]*exec.Cmd{}} }
+
+func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
+	return map[string]func(*testscript.TestScript, bool, []string){
+		"start": b.start, "await": b.await, "await-text": b.awaitText, "stop": b.stop, "interrupt": b.interrupt, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
+	}
+}
+
+// start NAME command… starts a program, with its output in NAME.out and NAME.err.
+func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
+	name := args[0]
+	path := ""
+	for _, dir := range strings.Split(ts.Getenv("PATH"), ":") {
+		if info, err := os.Stat(dir + "/" + args[1]); err == nil && info.Mode()&0o111 != 0 {
+			path = dir + "/" + args[1]
+			break
+		}
+	}
+	cmd := exec.Command(path, args[2:]...)
+	cmd.Dir = ts.Getenv("WORK")
+	for _, v := range []string{"PATH", "HOME", "TMPDIR", "DATABASE_URL", "NO_COLOR", "KEYLINE_PG_BIN", "GORACE"} {
+		if value := ts.Getenv(v); value != "" {
+			cmd.Env = append(cmd.Env, v+"="+value)
+		}
+	}
+	out, err := os.Create(ts.MkAbs(name + ".out"))
+	ts.Check(err)
+	log, err := os.Create(ts.MkAbs(name + ".err"))
+	ts.Check(err)
+	cmd.Stdout, cmd.Stderr = out, log
+	ts.Check(cmd.Start())
+	_, _ = out.Close(), log.Close() // the program has them
+	b.running[name] = cmd
+	ts.Defer(func() {
+		if b.running[name] == cmd {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+}
+
+// await NAME N waits until the program has written N lines.
+func (b *background) await(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	until(ts, args[0], func() bool { return strings.Count(ts.ReadFile(args[0]+".out"), "\n") >= want })
+}
+
+// await-text NAME TEXT waits until the program has said this, anywhere.
+func (b *background) awaitText(ts *testscript.TestScript, _ bool, args []string) {
+	until(ts, args[0], func() bool {
+		return strings.Contains(ts.ReadFile(args[0]+".out"), args[1]) || strings.Contains(ts.ReadFile(args[0]+".err"), args[1])
+	})
+}
+
+func until(ts *testscript.TestScript, name string, cond func() bool) {
+	c := clock.Real()
+	deadline := c.Mono() + patience
+	for !cond() {
+		if c.Mono() > deadline {
+			if name == "" {
+				ts.Fatalf("it does not get there")
+			}
+			ts.Fatalf("%s does not get there; it has written\n%s%s", name, ts.ReadFile(name+".out"), ts.ReadFile(name+".err"))
+		}
+		_ = clock.Sleep(context.Background(), c, 10*time.Millisecond)
+	}
+}
+
+// stop NAME [twice] sends SIGTERM and wants a good end.
+func (b *background) stop(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := b.running[args[0]]
+	delete(b.running, args[0])
+	ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+	if len(args) > 1 {
+		ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+	}
+	if err := cmd.Wait(); err != nil {
+		ts.Fatalf("%s: %v\n%s", args[0], err, ts.ReadFile(args[0]+".err"))
+	}
+}
+
+// wait-for command… -- TEXT repeats a command until it prints this text.
+func waitFor(ts *testscript.TestScript, _ bool, args []string) {
+	sep := slices.Index(args, "--")
+	until(ts, "", func() bool {
+		ts.Check(ts.Exec(args[0], args[1:sep]...))
+		return strings.Contains(ts.ReadFile("stdout"), args[sep+1])
+	})
+}
+
+// env-from NAME FILE KEY sets a variable from the JSON object in a file's first line.
+func envFrom(ts *testscript.TestScript, _ bool, args []string) {
+	line, _, _ := strings.Cut(ts.ReadFile(args[1]), "\n")
+	var v map[string]string
+	ts.Check(json.Unmarshal([]byte(line), &v))
+	ts.Setenv(args[0], v[args[2]])
+}
+
+// interrupt NAME N sends SIGINT and wants this exit code.
+func (b *background) interrupt(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := b.running[args[0]]
+	delete(b.running, args[0])
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); strconv.Itoa(got) != args[1] {
+		ts.Fatalf("%s: exit code %d, want %s\n%s", args[0], got, args[1], ts.ReadFile(args[0]+".err"))
+	}
+}
+
+// seqs FILE RECORD n… wants a record's events in a file of NDJSON, in this order.
+func seqs(ts *testscript.TestScript, _ bool, args []string) {
+	var got []string
+	for line := range bytes.Lines([]byte(ts.ReadFile(args[0]))) {
+		var e struct {
+			Record string
+			Seq    int64
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			ts.Fatalf("%s: %v: %s", args[0], err, line)
+		}
+		if e.Record == args[1] {
+			got = append(got, strconv.FormatInt(e.Seq, 10))
+		}
+	}
+	if !slices.Equal(got, args[2:]) {
+		ts.Fatalf("%s has seqs %v of %s, want %v", args[0], got, args[1], args[2:])
+	}
+}

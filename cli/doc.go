@@ -1,0 +1,13 @@
+// Package cli is the keyline command line, for the program keyline and for
+// programs that bring consumers of their own to all of its commands:
+//
+//	func main() { os.Exit(cli.Run(os.Args[1:], consumers()...)) }
+//
+// Such a program is a worker (`worker`), its own migrator (`migrate up`) and
+// its own operator's tool (`status`, `consumers`, `show`), from one binary.
+//
+// Exit codes: 0 done; 1 failed, or a check found something; 2 wrong usage or
+// input that can never be accepted; 3 not found; 4 conflict; 5 the database is
+// unavailable; 130 interrupted. Standard output is data, standard error is
+// talk; progress is shown on a terminal only.
+package cli

@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// signals are SIGINT and SIGTERM as contexts: the first one asks for an orderly
+// end, the second one hastens it, and neither is ever the death of a process
+// that has something to hand back. After the second, signals have their usual
+// effect again.
+type signals struct {
+	stop  context.Context
+	hurry context.Context
+
+	end  context.CancelFunc
+	done chan struct{}
+}
+
+func catchSignals() *signals {
+	caught := make(chan os.Signal, 2)
+	signal.Notify(caught, os.Interrupt, syscall.SIGTERM)
+	stop, cancelStop := context.WithCancel(context.Background())
+	hurry, cancelHurry := context.WithCancel(context.Background())
+	life, end := context.WithCancel(context.Background())
+	s := &signals{stop: stop, hurry: hurry, end: end, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		defer signal.Stop(caught)
+		defer cancelStop()
+		defer cancelHurry()
+		for _, cancel := range []context.CancelFunc{cancelStop, cancelHurry} {
+			select {
+			case <-caught:
+				cancel()
+			case <-life.Done():
+				return
+			}
+		}
+	}()
+	return s
+}
+
+func (s *signals) release() {
+	s.end()
+	<-s.done
+}

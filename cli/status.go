@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/keylinehq/keyline/store"
+)
+
+// statusReport is the output of status.
+type statusReport struct {
+	store.Overview
+	// Problems are what an operator should look at, in words.
+	Problems []string `json:"problems"`
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var check bool
+	cmd := &cobra.Command{
+		Use: "status", Short: "Workers, consumers and what waits", Args: arguments(cobra.NoArgs),
+		Long: "Shows who works, how each consumer fares, what waits, and what an operator should look at. It shows no payloads.\n" +
+			"With --check the exit code is 1 where there is something to look at.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.openReader(cmd)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			o, err := s.Overview(cmd.Context())
+			if err != nil {
+				return err
+			}
+			r := statusReport{o, problems(o)}
+			if a.global.json {
+				err = a.printJSON(r)
+			} else {
+				err = a.printStatus(r)
+			}
+			if err == nil && check && len(r.Problems) > 0 {
+				err = found()
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "fail where there is something to look at")
+	return cmd
+}
+
+// lateness is how long due work may wait before it is a problem: far longer than
+// a fallback poll and a lease.
+const lateness = time.Minute
+
+// problems are what an operator should look at.
+func problems(o store.Overview) []string {
+	list := []string{}
+	add := func(is bool, format string, args ...any) {
+		if is {
+			list = append(list, fmt.Sprintf(format, args...))
+		}
+	}
+	live := slices.ContainsFunc(o.Workers, func(w store.OverviewWorker) bool { return w.Status == "live" })
+	add(!live && o.Records.Due+o.Records.Claimed+o.Records.Wanting > 0, "records have work and no worker lives")
+	for _, w := range o.Workers {
+		add(w.Status == "lost", "worker %s#%d was lost within the last hour", w.Name, w.ID)
+	}
+	for _, c := range o.Consumers {
+		runs := c.Status == "active" || c.Status == "backfilling"
+		add(live && runs && !c.ContractOnly && len(c.HostedBy) == 0, "consumer %s is %s and no live worker runs it", c.Name, c.Status)
+		add(c.DeadLetters > 0, "consumer %s has %d open dead letters", c.Name, c.DeadLetters)
+		add(c.Parked > 0, "consumer %s is parked on %d records", c.Name, c.Parked)
+	}
+	oldest := time.Duration(o.Records.OldestDueMS) * time.Millisecond
+	add(live && oldest > lateness, "the oldest due record has waited for %s", oldest.Round(time.Second))
+	return list
+}
+
+func (a *app) printStatus(r statusReport) error {
+	waits := fmt.Sprintf("records with work: %d due, %d claimed, %d later, %d wanting a consumer", r.Records.Due, r.Records.Claimed, r.Records.Later, r.Records.Wanting)
+	if err := a.print("schema %s, ordering %s\n%s\n", r.Schema, r.Ordering, waits); err != nil {
+		return err
+	}
+	var workers, consumers [][]string
+	for _, w := range r.Workers {
+		workers = append(workers, []string{w.Name + "#" + strconv.FormatInt(w.ID, 10), w.Host, strconv.Itoa(w.PID), w.Status,
+			strconv.FormatInt(w.Claims, 10), when(&w.BeatAt), list(w.Consumers)})
+	}
+	if err := a.section("workers", []string{"WORKER", "HOST", "PID", "STATUS", "CLAIMS", "BEAT", "CONSUMERS"}, workers); err != nil {
+		return err
+	}
+	for _, c := range r.Consumers {
+		consumers = append(consumers, []string{c.Name, c.Status, count(c.Completed), count(c.Failed), count(c.Backoff), count(c.Parked),
+			count(c.DeadLetters), when(c.LastSuccessAt), when(c.LastFailureAt)})
+	}
+	if err := a.section("consumers", []string{"CONSUMER", "STATUS", "COMPLETED", "FAILED", "BACKOFF", "PARKED", "DEAD", "LAST SUCCESS", "LAST FAILURE"}, consumers); err != nil {
+		return err
+	}
+	for _, p := range r.Problems {
+		if err := a.print("! %s", printable(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// section is a table, or the word that there is nothing in it.
+func (a *app) section(of string, headers []string, rows [][]string) error {
+	if len(rows) == 0 {
+		return a.print("no %s\n", of)
+	}
+	if err := a.printTable(headers, rows); err != nil {
+		return err
+	}
+	return a.print("")
+}
+
+func count(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/cmd/keyline/telemetry"
+)
+
+func (a *app) workerCommand() *cobra.Command {
+	var s workerSettings
+	cmd := &cobra.Command{
+		Use: "worker", Short: "Run a worker until a signal ends it", Args: arguments(cobra.NoArgs),
+		Long: "Runs a worker until SIGINT or SIGTERM, which it takes as: claim nothing more, let handlers finish, hand back the\n" +
+			"rest. A second one cuts the waiting short; nothing is lost by it.\n\n" +
+			"Every flag is also an environment variable (--poll-interval: KEYLINE_POLL_INTERVAL) and a setting of the file that\n" +
+			"--config names. A flag wins over the environment, the environment over the file.\n\n" +
+			"Traces and metrics go where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pool, err := a.poolConfig(cmd)
+			if err != nil {
+				return err
+			}
+			consumers, err := a.hosted(&s)
+			if err != nil {
+				return err
+			}
+			return a.serve(cmd, &s, pool, consumers)
+		},
+	}
+	s.flags(cmd.Flags())
+	return cmd
+}
+
+// hosted are the consumers that the worker runs.
+func (a *app) hosted(s *workerSettings) ([]keyline.Consumer, error) {
+	consumers := slices.Clone(a.consumers)
+	if len(consumers) == 0 {
+		consumers = []keyline.Consumer{logConsumer(a.stdout)}
+	}
+	if len(s.only) == 0 {
+		return consumers, nil
+	}
+	for _, name := range s.only {
+		if !slices.ContainsFunc(consumers, func(c keyline.Consumer) bool { return c.Name == name }) {
+			return nil, &usageError{err: fmt.Errorf("only: this program has no consumer %q", name)}
+		}
+	}
+	for i := range consumers {
+		if !slices.Contains(s.only, consumers[i].Name) && consumers[i].Excluded == "" {
+			consumers[i].Excluded = "not among --only " + strings.Join(s.only, ",")
+		}
+	}
+	return consumers, nil
+}
+
+// serve runs a worker until a signal, with the telemetry that the environment
+// asks for.
+func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config, consumers []keyline.Consumer) (err error) {
+	log, err := a.global.logger(a.stderr)
+	if err != nil {
+		return err
+	}
+	tel, err := telemetry.Setup(cmd.Context(), telemetry.Options{MetricsAddress: s.metricsAddress, Version: version(), Logger: log})
+	if err != nil {
+		return fmt.Errorf("set up telemetry: %w", err)
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), flushGrace)
+		defer cancel()
+		if flushErr := tel.Shutdown(flush); flushErr != nil {
+			log.Warn("telemetry was not all sent", "error", flushErr)
+		}
+	}()
+	cfg := s.config(a.global.schema)
+	cfg.Logger, cfg.TracerProvider, cfg.MeterProvider = log, tel.TracerProvider, tel.MeterProvider
+	return a.work(cmd.Context(), pool, cfg, consumers)
+}
+
+// flushGrace is how long the last traces and metrics may take to be sent.
+const flushGrace = 5 * time.Second
+
+// work runs a worker until stop ends. The signal that ends stop is not the end
+// of the work: it is handed back first.
+func (a *app) work(stop context.Context, pool *pgxpool.Config, cfg keyline.Config, consumers []keyline.Consumer) error {
+	handed, err := pgxpool.NewWithConfig(stop, pool)
+	if err != nil {
+		return unreachable(err)
+	}
+	defer handed.Close()
+	w, err := keyline.NewWorker(handed, cfg, consumers...)
+	if err != nil {
+		return err
+	}
+	if err := w.Start(stop); err != nil {
+		return err
+	}
+	if !cfg.Disabled {
+		cfg.Logger.Info("worker is ready", "consumers", names(consumers), "schema", cfg.Schema)
+	}
+	<-stop.Done()
+	cfg.Logger.Info("worker is stopping", "grace", cfg.ShutdownGrace.String())
+	grace, cancel := context.WithTimeout(a.signals.hurry, cfg.ShutdownGrace)
+	defer cancel()
+	status, err := w.Stop(grace) //nolint:contextcheck // stop has ended: the grace is what is left
+	report(cfg.Logger, status)
+	return err
+}
+
+func report(log *slog.Logger, s keyline.Status) {
+	level := slog.LevelInfo
+	if len(s.StillRunning) > 0 {
+		level = slog.LevelWarn
+	}
+	log.Log(context.Background(), level, "worker has stopped", "completed", s.Completed, "failed", s.Failed, "settled", s.Settled,
+		"handed_back", s.HandedBack, "still_running", len(s.StillRunning), "left", s.Left)
+}
+
+func names(consumers []keyline.Consumer) []string {
+	var list []string
+	for _, c := range consumers {
+		if c.Excluded == "" && !c.ContractOnly {
+			list = append(list, c.Name)
+		}
+	}
+	return list
+}

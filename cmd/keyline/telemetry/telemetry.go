@@ -1,0 +1,222 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	noopmetric "go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	nooptrace "go.opentelemetry.io/otel/trace/noop"
+)
+
+// Options say what a program exports. Where traces and metrics are pushed to is
+// in the environment, by the names of the OpenTelemetry specification:
+// OTEL_EXPORTER_OTLP_ENDPOINT (or …_TRACES_ENDPOINT, …_METRICS_ENDPOINT),
+// OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf, the default, or grpc), and
+// OTEL_SDK_DISABLED.
+type Options struct {
+	// MetricsAddress is where Prometheus may fetch metrics; empty: nowhere. An
+	// address without a host is on loopback.
+	MetricsAddress string
+	// Version is the program's.
+	Version string
+	Logger  *slog.Logger
+}
+
+// Telemetry is what was set up. A provider for which there is nothing to export
+// is a noop: with it the library leaves out the work of making spans.
+type Telemetry struct {
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	// MetricsURL is where Prometheus finds the metrics; empty: nowhere.
+	MetricsURL string
+
+	shutdown []func(context.Context) error // in the order of their making
+}
+
+// Setup makes what the options and the environment ask for.
+func Setup(ctx context.Context, o Options) (*Telemetry, error) {
+	t := &Telemetry{TracerProvider: nooptrace.NewTracerProvider(), MeterProvider: noopmetric.NewMeterProvider()}
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") && o.MetricsAddress == "" {
+		return t, nil
+	}
+	if o.Logger != nil {
+		// The default handler writes past every logger.
+		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { o.Logger.Warn("telemetry", "error", err) }))
+	}
+	res, err := resource.New(ctx,
+		resource.WithTelemetrySDK(), resource.WithHost(),
+		resource.WithAttributes(attribute.String("service.name", "keyline"), attribute.String("service.version", o.Version)),
+		resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("describe this process: %w", err)
+	}
+	if err := errors.Join(t.traces(ctx, res), t.metrics(ctx, res, o)); err != nil {
+		return nil, errors.Join(err, t.Shutdown(context.WithoutCancel(ctx)))
+	}
+	return t, nil
+}
+
+// wanted says whether a signal ("TRACES", "METRICS") is to be pushed, and by which protocol.
+func wanted(signal string) (protocol string, ok bool) {
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return "", false
+	}
+	if first("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT") == "" {
+		return "", false
+	}
+	protocol = first("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+	if protocol == "" {
+		protocol = "http/protobuf"
+	}
+	return protocol, true
+}
+
+func first(names ...string) string {
+	for _, n := range names {
+		if v := os.Getenv(n); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func unknownProtocol(protocol string) error {
+	return fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q: must be http/protobuf or grpc", protocol)
+}
+
+func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
+	protocol, ok := wanted("TRACES")
+	if !ok {
+		return nil
+	}
+	var (
+		exporter sdktrace.SpanExporter
+		err      error
+	)
+	switch protocol {
+	case "http/protobuf":
+		exporter, err = otlptracehttp.New(ctx)
+	case "grpc":
+		exporter, err = otlptracegrpc.New(ctx)
+	default:
+		err = unknownProtocol(protocol)
+	}
+	if err != nil {
+		return fmt.Errorf("export traces: %w", err)
+	}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
+	t.TracerProvider = provider
+	t.shutdown = append(t.shutdown, provider.Shutdown)
+	return nil
+}
+
+func (t *Telemetry) metrics(ctx context.Context, res *resource.Resource, o Options) error {
+	options := []sdkmetric.Option{sdkmetric.WithResource(res)}
+	if protocol, ok := wanted("METRICS"); ok {
+		var (
+			exporter sdkmetric.Exporter
+			err      error
+		)
+		switch protocol {
+		case "http/protobuf":
+			exporter, err = otlpmetrichttp.New(ctx)
+		case "grpc":
+			exporter, err = otlpmetricgrpc.New(ctx)
+		default:
+			err = unknownProtocol(protocol)
+		}
+		if err != nil {
+			return fmt.Errorf("export metrics: %w", err)
+		}
+		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
+	}
+	if o.MetricsAddress != "" {
+		reader, err := t.serve(ctx, o)
+		if err != nil {
+			return err
+		}
+		options = append(options, sdkmetric.WithReader(reader))
+	}
+	if len(options) == 1 {
+		return nil
+	}
+	provider := sdkmetric.NewMeterProvider(options...)
+	t.MeterProvider = provider
+	t.shutdown = append(t.shutdown, provider.Shutdown)
+	return nil
+}
+
+// serve lets Prometheus fetch metrics, at /metrics.
+func (t *Telemetry) serve(ctx context.Context, o Options) (sdkmetric.Reader, error) {
+	host, port, err := net.SplitHostPort(o.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("metrics address: %w", err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	registry := prometheus.NewRegistry()
+	reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
+	if err != nil {
+		return nil, fmt.Errorf("serve metrics: %w", err)
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("serve metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) && o.Logger != nil {
+			o.Logger.Error("metrics are not served any more", "error", err)
+		}
+	}()
+	t.MetricsURL = "http://" + listener.Addr().String() + "/metrics"
+	if o.Logger != nil {
+		o.Logger.Info("serving metrics", "url", t.MetricsURL)
+	}
+	t.shutdown = append(t.shutdown, func(ctx context.Context) error {
+		err := server.Shutdown(ctx)
+		if err != nil {
+			err = errors.Join(err, server.Close())
+		}
+		<-done
+		return err
+	})
+	return reader, nil
+}
+
+// Shutdown sends what has gathered and ends the exporters.
+func (t *Telemetry) Shutdown(ctx context.Context) error {
+	var err error
+	for i := len(t.shutdown) - 1; i >= 0; i-- {
+		err = errors.Join(err, t.shutdown[i](ctx))
+	}
+	t.shutdown = nil
+	return err
+}
