@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -159,4 +160,28 @@ func (r *rig) sub(t *testing.T) *rig {
 	s := *r
 	s.T = t
 	return &s
+}
+
+// settleAt asks to settle a claimed record at a head.
+func settleAt(c core.Claim, head int64) core.Flush {
+	return core.Flush{Record: c.Record, Token: c.Token, Head: head, Cursor: head, Then: core.Settle}
+}
+
+// backoff is a checkpoint whose next event is due again at a time.
+func backoff(consumer int32, seq int64, attempt int, due time.Time) core.Checkpoint {
+	return core.Checkpoint{Consumer: consumer, Seq: seq, State: core.Backoff, Attempt: attempt, NextAttemptAt: due, FirstFailedAt: due, ErrorCode: "error"}
+}
+
+// flushIn is a group commit of one record whose transaction stays open.
+func (r *rig) flushIn(tx pgx.Tx, f core.Flush) {
+	r.Helper()
+	a := newArguments(1)
+	a.add(&f)
+	args, err := a.list(r.me, r.epoch(), 0, 1_000_000)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, err := tx.Exec(r.Context(), r.q("flush"), args...); err != nil {
+		r.Fatal(err)
+	}
 }
