@@ -24,9 +24,9 @@ const breakerSlots = 10
 //
 // Closed, it counts runs in a sliding period. ended reports when a failure
 // takes the share of failures over the threshold; supervision then escalates
-// and the root calls trip. Open, nothing starts until the cool-down has passed;
-// then one probe at a time may run: a success closes the breaker, a failure
-// opens it again.
+// and the root calls trip. Nothing starts in between. Open, nothing starts until
+// the cool-down has passed; then one probe at a time may run: a success closes
+// the breaker, a failure opens it again.
 type breaker struct {
 	cfg   keylinetype.Breaker
 	slots [breakerSlots]struct {
@@ -34,6 +34,8 @@ type breaker struct {
 		runs, failed int
 	}
 
+	over    bool // a failure has called for a trip, which is on its way
+	overAt  time.Duration
 	opened  bool
 	until   time.Duration // open: when the first probe may run
 	probing bool
@@ -66,6 +68,8 @@ type admission struct {
 // allow asks whether a run may start.
 func (b *breaker) allow(now time.Duration) admission {
 	switch {
+	case b.held(now):
+		return admission{wait: b.cfg.CoolDown}
 	case !b.opened:
 		return admission{ok: true}
 	case now < b.until:
@@ -78,6 +82,18 @@ func (b *breaker) allow(now time.Duration) admission {
 	// The first probe, or one in place of a probe that hangs.
 	b.probing, b.probed = true, now
 	return admission{ok: true, probe: true}
+}
+
+// overHold is how long starts wait for a trip that was called for. It comes at
+// once, unless the one who is to make it has just failed.
+const overHold = time.Second
+
+// held: nothing starts until the trip that was called for is made.
+func (b *breaker) held(now time.Duration) bool { return b.over && now-b.overAt < overHold }
+
+func (b *breaker) callForTrip(now time.Duration) bool {
+	b.over, b.overAt = true, now
+	return true
 }
 
 // withdrawn: an allowed run did not happen, or says nothing.
@@ -98,9 +114,9 @@ func (b *breaker) ended(now time.Duration, failed, probe bool) (over bool) {
 		}
 		b.probing = false
 		if failed {
-			return true
+			return b.callForTrip(now)
 		}
-		b.opened = false
+		b.opened, b.over = false, false
 		b.slots = [breakerSlots]struct {
 			at           int64
 			runs, failed int
@@ -117,7 +133,10 @@ func (b *breaker) ended(now time.Duration, failed, probe bool) (over bool) {
 	}
 	s.failed++
 	runs, failures := b.counts(now)
-	return runs >= b.cfg.MinRuns && float64(failures) >= b.cfg.Threshold*float64(runs)
+	if runs < b.cfg.MinRuns || float64(failures) < b.cfg.Threshold*float64(runs) {
+		return false
+	}
+	return b.callForTrip(now)
 }
 
 // trip opens the breaker for a cool-down; it reports whether that is news.
@@ -125,7 +144,7 @@ func (b *breaker) trip(now time.Duration) bool {
 	if b.cfg.Disabled || (b.opened && now < b.until) {
 		return false
 	}
-	b.opened, b.probing = true, false
+	b.opened, b.probing, b.over = true, false, false
 	b.until = now + b.cfg.CoolDown
 	return true
 }

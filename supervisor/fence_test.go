@@ -183,7 +183,7 @@ func TestARecordThatIsLoadedWhileItsWorkerIsFenced(t *testing.T) {
 		return nil
 	})
 	w := startWorker(t, store, r, func(c *Config) { c.Lease = time.Second })
-	eventually(t, "the load", func() bool { return len(w.Held()) == 1 })
+	eventually(t, "the load", func() bool { return store.get(func() int { return store.heldLoads }) == 1 })
 	first.Store(w.Held()[0].Token)
 	old := w.Worker()
 	w.noticeFence(keylinetype.ErrFenced)
@@ -191,7 +191,7 @@ func TestARecordThatIsLoadedWhileItsWorkerIsFenced(t *testing.T) {
 	store.set(func() { store.holdLoad = nil })
 	close(hold)
 	eventually(t, "it is not resident under the old claim", func() bool {
-		return store.get(func() int { return store.calls["Load"] }) > 0 && len(w.Held()) == 0
+		return store.get(func() int { return store.loads[records[0]] }) == 1 && len(w.Held()) == 0
 	})
 	store.set(func() { store.fail["Recover"] = 0 })
 	eventually(t, "delivered under another claim", func() bool {

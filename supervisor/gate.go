@@ -78,13 +78,15 @@ func (g *gate) Admit(t *actors.Ticket) actors.Admission {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.lane(t.Work.Consumer)
-	if l.breaker.opened {
+	if l.breaker.opened || l.breaker.over {
 		a := l.breaker.allow(g.clock.Mono())
 		if !a.ok {
 			l.refused++
 			return actors.Admission{Verdict: actors.Refused, Until: g.clock.Now().Add(a.wait)}
 		}
-		l.probe = t
+		if a.probe {
+			l.probe = t
+		}
 	}
 	if g.inFlight < g.max && l.inFlight < l.max && l.queue.Len() == 0 {
 		g.inFlight++
@@ -159,7 +161,7 @@ func (g *gate) dispatch(started []*actors.Ticket) []*actors.Ticket {
 	for passed := 0; g.queued > 0 && g.inFlight < g.max && passed < len(g.turns); {
 		l := g.turns[g.turn%len(g.turns)]
 		g.turn = (g.turn + 1) % len(g.turns)
-		if l.queue.Len() == 0 || l.inFlight >= l.max {
+		if l.queue.Len() == 0 || l.inFlight >= l.max || l.breaker.over && l.breaker.held(g.clock.Mono()) {
 			passed++
 			continue
 		}
@@ -206,6 +208,17 @@ func (g *gate) take(l *lane, keep int) []*actors.Ticket {
 	g.queued -= len(out)
 	l.refused += int64(len(out))
 	return out
+}
+
+// nudge starts what could have started: after a trip that was called for and
+// never came, nothing else would.
+func (g *gate) nudge() {
+	g.mu.Lock()
+	started := g.dispatch(nil)
+	g.mu.Unlock()
+	for _, t := range started {
+		g.begin(t)
+	}
 }
 
 // The shedding of queues: a queue that does not move within shedAge is cut down

@@ -104,21 +104,24 @@ func TestGateRefusesWhatIsQueuedWhenTheBreakerOpens(t *testing.T) {
 	if !g.Release(running, actors.Failed) {
 		t.Fatal("the failure is not over the threshold")
 	}
-	// The queued one has got the place; another one waits.
-	waits, _ := g.ask("a")
+	if len(g.begun) != 0 {
+		t.Error("a queued one begins while the trip is on its way")
+	}
 	c := g.consumers["a"]
+	if _, v := g.ask("a"); v != actors.Refused {
+		t.Error("one is admitted while the trip is on its way")
+	}
 	if !g.trip(c) || g.trip(c) {
 		t.Error("the trip is news, once")
 	}
 	until := g.clock.Now().Add(time.Minute)
-	if got := g.refused[waits]; !got.Equal(until) {
+	if got := g.refused[queued]; !got.Equal(until) {
 		t.Errorf("refused until %v, want %v", got, until)
 	}
 	late := &actors.Ticket{Work: core.Work{Consumer: c}}
 	if a := g.Admit(late); a.Verdict != actors.Refused || !a.Until.Equal(until) {
 		t.Errorf("while open: %+v", a)
 	}
-	g.Release(queued, actors.Succeeded)
 	g.clock.Advance(time.Minute)
 	probe := &actors.Ticket{Work: core.Work{Consumer: c}}
 	if a := g.Admit(probe); a.Verdict != actors.Admitted {
@@ -132,8 +135,25 @@ func TestGateRefusesWhatIsQueuedWhenTheBreakerOpens(t *testing.T) {
 		t.Errorf("the next probe: %+v", a)
 	}
 	g.Release(late, actors.Succeeded)
-	if h := g.health(); h[0].Breaker != BreakerClosed || h[0].Completed != 2 || h[0].Failed != 1 || h[0].Refused != 3 {
+	if h := g.health(); h[0].Breaker != BreakerClosed || h[0].Completed != 1 || h[0].Failed != 1 || h[0].Refused != 4 {
 		t.Errorf("health: %+v", h)
+	}
+}
+
+// The one who is to make the trip has failed: starts are held for a moment, not for ever.
+func TestGateGoesOnWithoutATripThatNeverCame(t *testing.T) {
+	g := newGateTest(10, map[string]Limits{"a": {MaxInFlight: 1, Breaker: keylinetype.Breaker{MinRuns: 1}}})
+	running, _ := g.ask("a")
+	queued, _ := g.ask("a")
+	g.Release(running, actors.Failed)
+	g.nudge()
+	if len(g.begun) != 0 {
+		t.Error("not held")
+	}
+	g.clock.Advance(overHold)
+	g.nudge()
+	if len(g.begun) != 1 || g.begun[0] != queued {
+		t.Error("held for ever")
 	}
 }
 

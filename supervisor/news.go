@@ -23,6 +23,7 @@ func (s *Supervisor) newsLoop() func(context.Context) error {
 			}
 			now := s.cfg.Clock.Mono()
 			resident := s.table.residents(now, s.cfg.NewsEvery)
+			s.gate.nudge()
 			if s.room.n.Load() > int64(s.cfg.MaxResident/2) {
 				s.gate.shed(s.cfg.NewsEvery)
 			}

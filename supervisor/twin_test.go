@@ -39,8 +39,9 @@ type twinStore struct {
 	holdFlush      chan struct{}
 	pendingFlushes int // with the committer
 	// holdLoad, if not nil, holds loads until it is closed.
-	holdLoad chan struct{}
-	loads    map[int64]int // by record
+	holdLoad  chan struct{}
+	heldLoads int
+	loads     map[int64]int // by record
 	// due is when records that were handed back are due again.
 	due map[int64]time.Time
 
@@ -183,6 +184,9 @@ func (w *twinWorker) NextDue(context.Context, []int32) (time.Duration, bool, err
 func (w *twinWorker) Load(_ context.Context, rs []core.LoadRequest) ([]core.Loaded, error) {
 	w.twinStore.mu.Lock()
 	hold := w.holdLoad
+	if hold != nil {
+		w.heldLoads++
+	}
 	w.twinStore.mu.Unlock()
 	if hold != nil {
 		<-hold
