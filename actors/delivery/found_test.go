@@ -392,13 +392,13 @@ func TestSuspicionOutlivesARunThatWasCutShort(t *testing.T) {
 }
 
 func TestLockstepKeepsTheEventsByWhichSiblingsHold(t *testing.T) {
-	// Two paused consumers hold, one by event 10 and one by event 14; four others were further when lockstep came.
+	// Two paused consumers hold, one by event 12 and one by event 14; four others were further when lockstep came.
 	stream := func(from, to int64) []core.Event {
 		list := events(from, to)
 		for i := range list {
 			switch list[i].Seq {
-			case 10:
-				list[i].Type = "tenth"
+			case 12:
+				list[i].Type = "twelfth"
 			case 14:
 				list[i].Type = "fourteenth"
 			}
@@ -408,7 +408,7 @@ func TestLockstepKeepsTheEventsByWhichSiblingsHold(t *testing.T) {
 	paused := func(id int32, takes string) *core.Consumer {
 		return consumer(id, func(c *core.Consumer) { c.Status, c.Types = core.Paused, []string{takes} })
 	}
-	reg := lockstep(consumer(1), consumer(2), consumer(3), consumer(4), paused(5, "tenth"), paused(6, "fourteenth"))
+	reg := lockstep(consumer(1), consumer(2), consumer(3), consumer(4), paused(5, "twelfth"), paused(6, "fourteenth"))
 	s := &script{t: t, now: begin}
 	m, effects := New(reg, loaded(40, 30, func(l *core.Loaded) {
 		l.Events = nil
