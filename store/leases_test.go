@@ -2,7 +2,7 @@ package store
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,327 +19,277 @@ func (r *rig) beat(worker int64) core.Beat {
 	if err != nil {
 		r.Fatal(err)
 	}
-	for _, b := range beats {
-		if b.Worker == worker {
-			return b
-		}
+	i := slices.IndexFunc(beats, func(b core.Beat) bool { return b.Worker == worker })
+	if i < 0 {
+		r.Fatalf("worker %d has no beat", worker)
 	}
-	r.Fatalf("worker %d has no beat: %v", worker, beats)
-	panic("unreachable")
+	return beats[i]
 }
 
-func (r *rig) status(worker int64) string {
-	r.Helper()
-	return get[string](r, "select status from keyline.workers where id = $1", worker)
-}
-
-// markLost is what another process's store does.
-func (r *rig) markLost(seen core.Beat) bool {
-	r.Helper()
-	marked, err := r.MarkLost(r.Context(), seen)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return marked
-}
-
-func TestARenewalMovesTheBeatOfALiveWorkerOnly(t *testing.T) {
+func TestRenewMovesTheBeatAndPublishesTheState(t *testing.T) {
 	r := newRig(t)
-	before := r.beat(r.me)
-	if before.Lease != 15*time.Second {
-		t.Errorf("lease %v", before.Lease)
+	first := r.beat(r.me)
+	if first.Lease != 15*time.Second {
+		t.Errorf("lease %v", first.Lease)
 	}
-	if err := r.Renew(t.Context(), r.me, []byte(`{"running": 3}`)); err != nil {
+	if err := r.Renew(t.Context(), r.me, []byte(`{"a": 1}`)); err != nil {
 		t.Fatal(err)
 	}
-	after := r.beat(r.me)
-	if after.Beat <= before.Beat {
-		t.Errorf("beat %d after %d", after.Beat, before.Beat)
+	if b := r.beat(r.me); b.Beat != first.Beat+1 {
+		t.Errorf("beat %d after %d", b.Beat, first.Beat)
 	}
-	if got := get[int](r, "select (state ->> 'running')::int from keyline.workers where id = $1", r.me); got != 3 {
-		t.Errorf("state says %d", got)
+	if got := get[string](r, "select state ->> 'a' from keyline.workers where id = $1", r.me); got != "1" {
+		t.Errorf("state %q", got)
 	}
-	if err := r.Renew(t.Context(), r.me, []byte("not json")); !errors.Is(err, keylinetype.ErrInvalid) {
+	if err := r.Renew(t.Context(), r.me, []byte("{")); !errors.Is(err, keylinetype.ErrInvalid) {
 		t.Errorf("state that is not JSON: %v", err)
 	}
+	if err := r.Renew(t.Context(), r.me, nil); err != nil {
+		t.Error(err)
+	}
+	if err := r.Leave(t.Context(), r.me); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Renew(t.Context(), r.me, nil); !errors.Is(err, keylinetype.ErrFenced) {
+		t.Errorf("after leaving: %v", err)
+	}
+}
 
-	left := r.join("left")
+func TestAWorkerIsMarkedLostOnlyAtTheBeatThatWasSeen(t *testing.T) {
+	r := newRig(t)
+	w := r.join("other")
+	seen := r.beat(w)
+	if err := r.Renew(t.Context(), w, nil); err != nil {
+		t.Fatal(err)
+	}
+	if marked, err := r.MarkLost(t.Context(), seen); marked || err != nil {
+		t.Fatalf("it had renewed: %v, %v", marked, err)
+	}
+	if marked, err := r.MarkLost(t.Context(), r.beat(w)); !marked || err != nil {
+		t.Fatalf("%v, %v", marked, err)
+	}
+	if marked, err := r.MarkLost(t.Context(), seen); marked || err != nil {
+		t.Errorf("twice: %v, %v", marked, err)
+	}
+	if err := r.Renew(t.Context(), w, nil); !errors.Is(err, keylinetype.ErrFenced) {
+		t.Errorf("a lost worker renews: %v", err)
+	}
+}
+
+func TestRecoveryChargesACrashForLostWorkersOnly(t *testing.T) {
+	r := newRig(t)
+	c := r.register(definition("c"))
+	lost, left, live := r.join("lost"), r.join("left"), r.me
+	tokens := map[int64]int64{}
+	claim := func(key string, worker int64) int64 {
+		id := r.append(key, "t", "t")
+		claims, err := r.Claim(t.Context(), core.ClaimRequest{Worker: worker, Limit: 1, Record: id})
+		if err != nil || len(claims) != 1 {
+			t.Fatal(claims, err)
+		}
+		tokens[id] = claims[0].Token
+		// An attempt that was written ahead.
+		r.exec("insert into keyline.checkpoints (record_id, consumer_id, seq, state, attempt) values ($1, $2, 0, 'started', 2)", id, c)
+		return id
+	}
+	a, b, d := claim("a", lost), claim("b", left), claim("d", live)
 	if err := r.Leave(t.Context(), left); err != nil {
 		t.Fatal(err)
 	}
-	r.lose(r.me)
-	for _, worker := range []int64{r.me, left, 999} {
-		if err := r.Renew(t.Context(), worker, nil); !errors.Is(err, keylinetype.ErrFenced) {
-			t.Errorf("worker %d: %v", worker, err)
+	if marked, err := r.MarkLost(t.Context(), r.beat(lost)); !marked || err != nil {
+		t.Fatal(marked, err)
+	}
+	n, err := r.Recover(t.Context())
+	if err != nil || n != 2 {
+		t.Fatalf("recovered %d, %v", n, err)
+	}
+	if n, err := r.Recover(t.Context()); n != 0 || err != nil {
+		t.Errorf("again: %d, %v", n, err)
+	}
+	for id, crashes := range map[int64]int{a: 1, b: 0} {
+		if r.mailbox(id) != "due" {
+			t.Errorf("record %d: mailbox %q", id, r.mailbox(id))
+		}
+		c := r.claimOne(id)
+		if c.Crashes != crashes || !c.Unclean || c.Token <= tokens[id] {
+			t.Errorf("record %d: %+v after token %d", id, c, tokens[id])
 		}
 	}
-	if beats, err := r.Beats(t.Context()); err != nil || len(beats) != 0 {
-		t.Errorf("beats of the dead: %v, %v", beats, err)
+	if r.mailbox(d) != "claimed" || get[int64](r, "select token from keyline.mailboxes where record_id = $1", d) != tokens[d] {
+		t.Error("a live worker lost its claim")
 	}
-}
-
-// An observer may be late: whoever has renewed since it looked is alive.
-func TestMarkingLostIsACompareAndSetOnTheBeat(t *testing.T) {
-	r := newRig(t)
-	observer := on(t, r.db)
-	seen := observer.beat(r.me)
-	if err := r.Renew(t.Context(), r.me, nil); err != nil {
-		t.Fatal(err)
-	}
-	if observer.markLost(seen) || r.status(r.me) != "live" {
-		t.Fatalf("marked lost after a renewal; it is %s", r.status(r.me))
-	}
-	seen = observer.beat(r.me)
-	if !observer.markLost(seen) || r.status(r.me) != "lost" {
-		t.Fatalf("not marked; it is %s", r.status(r.me))
-	}
-	if observer.markLost(seen) {
-		t.Error("marked twice")
-	}
-	if err := observer.Renew(t.Context(), r.me, nil); !errors.Is(err, keylinetype.ErrFenced) {
-		t.Errorf("it renews: %v", err)
-	}
-	// Who is lost cannot leave any more: its records are suspects.
-	if err := observer.Leave(t.Context(), r.me); err != nil {
-		t.Fatal(err)
-	}
-	if got := observer.status(r.me); got != "lost" {
-		t.Errorf("it is %s", got)
-	}
-}
-
-func TestOfManyObserversOneMarks(t *testing.T) {
-	r := newRig(t)
-	victim := on(t, r.db).me
-	seen := r.beat(victim)
-	const observers = 6
-	marks := make(chan bool, observers)
-	for range observers {
-		go func() {
-			marked, err := r.MarkLost(t.Context(), seen)
-			if err != nil {
-				t.Error(err)
-			}
-			marks <- marked
-		}()
-	}
-	n := 0
-	for range observers {
-		if soon(r, marks, "a mark") {
-			n++
+	// What a lost worker had written ahead is found as begun; what one that left had, is given back.
+	for id, want := range map[int64]string{a: "started 2 0", b: "ready 2 1", d: "started 2 0"} {
+		if got := get[string](r, "select state || ' ' || attempt || ' ' || granted from keyline.checkpoints where record_id = $1", id); got != want {
+			t.Errorf("record %d: %q, want %q", id, got, want)
 		}
 	}
-	if n != 1 {
-		t.Errorf("%d observers have marked it", n)
-	}
 }
 
-// A worker that claims in the instant in which it is marked holds records that
-// no mark names: recovery goes by who is not live, not by who was just marked.
-func TestRecoveryFreesAClaimThatCommittedJustAfterTheMark(t *testing.T) {
+func TestAClaimThatCommitsJustAfterItsWorkerWasMarkedLostIsFreed(t *testing.T) {
 	r := newRig(t)
+	w := r.join("other")
 	id := r.append("r")
-	// The claim of a worker whose process is slow: checked, locked, not committed.
-	slow := r.begin()
-	victim := r.join("slow")
-	r.in(slow, "select from keyline.claim($1, 1, null, '-infinity', null)", victim)
-	if !r.markLost(r.beat(victim)) {
-		t.Fatal("the mark waits for a claim")
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), r.named("select * from keyline.claim($1, 10, '{}', '-infinity', null)"), w); err != nil {
+		t.Fatal(err)
+	}
+	seen := r.beat(w)
+	marked := make(chan error, 1)
+	go func() {
+		ok, err := r.MarkLost(t.Context(), seen)
+		if !ok {
+			err = errors.Join(err, errors.New("not marked"))
+		}
+		marked <- err
+	}()
+	if err := soon(r, marked, "marking, which a claim in flight must not keep"); err != nil {
+		t.Fatal(err)
 	}
 	if n, err := r.Recover(t.Context()); n != 0 || err != nil {
-		t.Fatalf("before the commit recovery frees %d, %v", n, err)
+		t.Fatalf("nothing is committed yet: %d, %v", n, err)
 	}
-	r.commitTx(slow)
-	if b := r.box(id); b.claimedBy != victim {
-		t.Fatalf("mailbox: %+v", b)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	if n, err := r.Recover(t.Context()); n != 1 || err != nil {
-		t.Errorf("recovery frees %d, %v", n, err)
+	if r.mailbox(id) != "claimed" {
+		t.Fatalf("mailbox %q", r.mailbox(id)) // else there is nothing to free
 	}
-	if b := r.box(id); b.claimedBy != 0 || !b.due || !b.unclean || b.crashes != 1 {
-		t.Errorf("mailbox: %+v", b)
+	if n, err := r.Recover(t.Context()); n != 1 || err != nil || r.mailbox(id) != "due" {
+		t.Errorf("%d, %v, mailbox %q", n, err, r.mailbox(id))
 	}
 }
 
-func TestRecoveryChargesACrashToRecordsOfLostWorkersOnly(t *testing.T) {
+func TestMarkingLostEndsTheWorkersSessions(t *testing.T) {
 	r := newRig(t)
-	lost, left, live := on(t, r.db), on(t, r.db), on(t, r.db)
-	ids := map[*rig]int64{lost: r.append("lost"), left: r.append("left"), live: r.append("live")}
-	tokens := map[*rig]int64{}
-	for worker, id := range ids {
-		tokens[worker] = worker.claimOne(id).Token
-	}
-	if err := left.Leave(t.Context(), left.me); err != nil {
-		t.Fatal(err)
-	}
-	if !r.markLost(r.beat(lost.me)) {
-		t.Fatal("not marked")
-	}
-	if n, err := r.Recover(t.Context()); n != 2 || err != nil {
-		t.Fatalf("freed %d, %v", n, err)
-	}
-	for worker, want := range map[*rig]box{
-		lost: {exists: true, due: true, unclean: true, crashes: 1},
-		left: {exists: true, due: true, unclean: true},
-		live: {exists: true, due: true, claimedBy: live.me, token: tokens[live]},
-	} {
-		got := r.box(ids[worker])
-		if worker != live && got.token <= tokens[worker] {
-			t.Errorf("token %d after %d", got.token, tokens[worker])
-		}
-		if worker != live {
-			got.token = 0
-		}
-		got.dueIn = 0
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
-	}
-	if n, err := r.Recover(t.Context()); n != 0 || err != nil {
-		t.Errorf("again: freed %d, %v", n, err)
-	}
-	// The second crash in a row counts as the second.
 	other := on(t, r.db)
-	if c := other.claimOne(ids[lost]); c.Crashes != 1 || !c.Unclean {
-		t.Errorf("the next holder is told %+v", c)
-	}
-	other.lose(other.me)
-	if _, err := r.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if b := r.box(ids[lost]); b.crashes != 2 {
-		t.Errorf("mailbox: %+v", b)
-	}
-}
-
-func TestRecoveryFreesMoreThanAChunk(t *testing.T) {
-	r := newRig(t)
-	const n = recoverChunk + 7
-	if err := r.BareSeed(t.Context(), "r", n, 1); err != nil {
-		t.Fatal(err)
-	}
-	victim := r.join("victim")
-	if got := r.claims(victim, 2*n); len(got) != n {
-		t.Fatalf("claimed %d", len(got))
-	}
-	r.lose(victim)
-	if got, err := r.Recover(t.Context()); got != n || err != nil {
-		t.Errorf("freed %d, %v", got, err)
-	}
-	if left := r.count("mailboxes", "claimed_by is not null"); left != 0 {
-		t.Errorf("%d are still claimed", left)
-	}
-}
-
-// started writes what a suspect's holder writes ahead of a run: of a
-// consumer's delivery, and of a dead letter's retry.
-func (r *rig) started(record int64, consumer int32) {
-	r.Helper()
-	r.exec(`insert into keyline.checkpoints (record_id, consumer_id, seq, state, attempt, granted) values ($1, $2, 0, 'started', 3, 1)`, record, consumer)
-	r.exec(`insert into keyline.dead_letters (record_id, seq, consumer_id, event_id, attempt, granted, started, reason, error_code, first_failed_at, failed_at, status, due_at)
-		values ($1, 1, $2, gen_random_uuid(), 5, 4, true, 'exhausted', 'x', now(), now(), 'retrying', now())`, record, consumer)
-}
-
-// What was written ahead of a run counts as a crash if the process is found to
-// have died in it, and against no budget if nobody crashed.
-func TestRecoveryGivesBackAttemptsWrittenAheadWhereNobodyCrashed(t *testing.T) {
-	r := newRig(t)
-	c := r.register(definition("c"))
-	for name, want := range map[string]struct {
-		state          core.State
-		granted, again int
-		started        bool
-	}{
-		"left": {core.Ready, 2, 5, false},
-		"lost": {core.Started, 1, 4, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := r.sub(t)
-			id, victim := r.append(name), r.join(name)
-			if got := r.claims(victim, 1); len(got) != 1 {
-				t.Fatal(got)
-			}
-			r.started(id, c)
-			if name == "lost" {
-				r.lose(victim)
-			} else if err := r.Leave(t.Context(), victim); err != nil {
-				t.Fatal(err)
-			}
-			if n, err := r.Recover(t.Context()); n != 1 || err != nil {
-				t.Fatal(n, err)
-			}
-			row := r.row(id, c)
-			if row.State != want.state || row.Attempt != 3 || row.Granted != want.granted {
-				t.Errorf("row %+v", row)
-			}
-			if got := get[string](r, "select attempt || ' ' || granted || ' ' || started from keyline.dead_letters where record_id = $1", id); got != fmt.Sprint(5, " ", want.again, " ", want.started) {
-				t.Errorf("dead letter: %s", got)
-			}
-		})
-	}
-}
-
-// sessionsOf counts the sessions of a process.
-func (r *rig) sessionsOf(other *rig) int {
-	r.Helper()
-	return get[int](r, "select count(*) from pg_stat_activity where application_name = $1", other.ApplicationName())
-}
-
-// A frozen process may hold the lock that makes everybody notify, or a HandleTx
-// open, for as long as its sockets stand.
-func TestALostWorkersSessionsAreEnded(t *testing.T) {
-	r := newRig(t)
-	victim := on(t, r.db)
-	arming := victim.NewArming()
-	defer arming.Close()
-	for _, step := range []error{arming.Release(t.Context()), arming.Elect(t.Context()), arming.Request(t.Context())} {
-		if step != nil {
-			t.Fatal(step)
-		}
-	}
-	if n := r.sessionsOf(victim); n < 2 {
-		t.Fatalf("it has %d sessions", n)
-	}
-	if !r.markLost(r.beat(victim.me)) {
-		t.Fatal("not marked")
-	}
-	testdb.Eventually(t, func() bool { return r.sessionsOf(victim) == 0 }, "its sessions end")
-	// The lock that it slept on is free.
-	if !get[bool](r, "select pg_try_advisory_xact_lock(keyline.arm_key())") {
-		t.Error("its lock is still held")
-	}
-	if err := arming.Ping(t.Context()); err == nil {
-		t.Error("its arming session answers")
-	}
-	if n := r.sessionsOf(r); n == 0 {
-		t.Error("the observer's own sessions were ended too")
-	}
-}
-
-// A process that was fenced goes on as a new incarnation, with the sessions it
-// has: who is late to mark the old one must not cut the new one off.
-func TestSessionsOfANewerIncarnationAreLeftAlone(t *testing.T) {
-	r := newRig(t)
-	victim := on(t, r.db)
-	old, seen := victim.me, r.beat(victim.me)
-	conn, err := victim.hot.Acquire(t.Context())
+	conn, err := other.tx.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if victim.me = victim.join("again"); victim.me == old {
-		t.Fatal("the same incarnation")
+	arming := other.NewArming()
+	defer arming.Close()
+	if err := errors.Join(arming.Release(t.Context()), arming.Request(t.Context())); err != nil {
+		t.Fatal(err)
 	}
-	if !r.markLost(seen) {
-		t.Fatal("not marked")
+	if marked, err := r.MarkLost(t.Context(), r.beat(other.me)); !marked || err != nil {
+		t.Fatal(marked, err)
 	}
-	if _, err := conn.Exec(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Errorf("the new incarnation's session was ended: %v", err)
+	testdb.Eventually(t, func() bool {
+		return get[int64](r, "select count(*) from pg_stat_activity where application_name = $1", other.applicationName()) == 0
+	}, "its sessions to end")
+	if err := arming.Ping(t.Context()); !errors.Is(err, keylinetype.ErrUnavailable) {
+		t.Errorf("a frozen sentinel's session lives on: %v", err)
 	}
-	if err := victim.Renew(t.Context(), victim.me, nil); err != nil {
-		t.Errorf("the new incarnation cannot renew: %v", err)
+	if err := r.hot.Ping(t.Context()); err != nil {
+		t.Errorf("another worker's session: %v", err)
 	}
-	if err := victim.Renew(t.Context(), old, nil); !errors.Is(err, keylinetype.ErrFenced) {
-		t.Errorf("the old one: %v", err)
+}
+
+func TestAnIncarnationThatReplacedALostOneKeepsItsSessions(t *testing.T) {
+	r := newRig(t)
+	other := on(t, r.db)
+	second := other.join("again") // the same process, hence the same instance
+	conn, err := other.tx.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if marked, err := r.MarkLost(t.Context(), r.beat(other.me)); !marked || err != nil {
+		t.Fatal(marked, err)
+	}
+	if err := conn.Ping(t.Context()); err != nil {
+		t.Errorf("%v (its incarnation %d lives)", err, second)
+	}
+}
+
+func TestOrphansAreHandedBackAndHeldClaimsAreNot(t *testing.T) {
+	r := newRig(t)
+	for _, key := range []string{"held", "orphan", "reclaimed", "young"} {
+		r.append(key)
+	}
+	claims := map[string]core.Claim{}
+	for _, key := range []string{"held", "orphan", "reclaimed", "young"} {
+		claims[key] = r.claimOne(r.record(key))
+	}
+	other := r.join("other")
+	foreign := r.append("foreign")
+	if _, err := r.Claim(t.Context(), core.ClaimRequest{Worker: other, Limit: 1, Record: foreign}); err != nil {
+		t.Fatal(err)
+	}
+	r.exec("update keyline.mailboxes set claimed_at = claimed_at - interval '1 minute' where record_id <> $1", claims["young"].Record)
+	held := []core.Held{
+		{Record: claims["held"].Record, Token: claims["held"].Token},
+		{Record: claims["reclaimed"].Record, Token: claims["reclaimed"].Token - 1}, // held under a token that is no longer the row's
+	}
+	n, err := r.HandBackOrphans(t.Context(), r.me, held)
+	if err != nil || n != 2 {
+		t.Fatalf("%d, %v", n, err)
+	}
+	for key, want := range map[string]string{"held": "claimed", "orphan": "due", "reclaimed": "due", "young": "claimed", "foreign": "claimed"} {
+		if got := r.mailbox(r.record(key)); got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+	if c := r.claimOne(claims["orphan"].Record); c.Crashes != 0 || !c.Unclean {
+		t.Errorf("%+v: a hand-back charges nothing", c)
+	}
+}
+
+func TestWithTheRolesDefaultAtRepeatableReadEverythingWorks(t *testing.T) {
+	r := newRig(t)
+	r.exec("alter database " + r.db.Name + " set default_transaction_isolation = 'repeatable read'")
+	w := on(t, r.db)
+	if got := func() (v string) { _ = w.hot.QueryRow(t.Context(), "show transaction_isolation").Scan(&v); return }(); got != "repeatable read" {
+		t.Fatalf("the default is %s", got)
+	}
+	level := make(chan string, 9)
+	c := w.register(definition("c", func(d *Definition) { d.Transactional = true }))
+	w.sweepAll()
+	l := w.load(w.claimOne(w.append("r")))
+	w.flush1(core.Flush{Record: l.Record, Token: l.Token, Head: 1, Upserts: []core.Checkpoint{{Record: l.Record, Consumer: c, State: core.Ready}}})
+	out := w.RunTx(t.Context(), core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: c}}, readLevel(level), completed(l.Record, c, 1))
+	if out.Err != nil || out.Booked == nil {
+		t.Fatalf("%+v", out)
+	}
+	if got := <-level; got != "read committed" {
+		t.Errorf("HandleTx runs at %s", got)
+	}
+	// The settle race at its worst step: the snapshot must be newer than the lock.
+	tx := w.opened("r")
+	if res := w.flush1(settle(l)); !res.Busy {
+		t.Errorf("%+v", res)
+	}
+	w.commit(tx)
+	if res := w.flush1(settle(l)); res.Status != core.FlushKept || res.Head != 2 {
+		t.Errorf("%+v", res)
+	}
+	if _, err := w.Recover(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := w.SetStatus(t.Context(), "c", core.Paused, "op", ""); err != nil {
+		t.Error(err)
+	}
+	// A flush that waits for the barrier sees the epoch that the change has made.
+	barrier, err := w.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{w.q("barrier"), w.q("raise_epoch")} {
+		if _, err := barrier.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan core.FlushResult, 1)
+	w.Flush(settle(l), w.epoch(), func(res core.FlushResult) { got <- res })
+	w.blocked(".flush(")
+	w.commit(barrier)
+	if res := soon(w, got, "flush"); res.Status != core.FlushEpoch {
+		t.Errorf("%+v", res)
 	}
 }

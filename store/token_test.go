@@ -16,41 +16,6 @@ func (r *rig) lose(worker int64) {
 	r.exec("update keyline.workers set status = 'lost', ended_at = clock_timestamp() where id = $1 and beat = $2", worker, beat)
 }
 
-// A HandleTx of an earlier holder may still commit; until it has ended nobody
-// else may begin, but neither a group commit nor recovery may wait for it.
-func TestARecordUnderAnOpenHandleTxIsPassedOverByClaimsOnly(t *testing.T) {
-	r := newRig(t)
-	id := r.append("r")
-	c := r.claimOne(id)
-	tx := r.begin()
-	r.in(tx, "select keyline.hold($1, $2, $3)", id, r.me, c.Token)
-
-	if res := r.flush1(core.Flush{Record: id, Token: c.Token, Head: 1, Cursor: 1}); res.Status != core.FlushKept {
-		t.Fatalf("a flush under the hold: %+v", res)
-	}
-	if b := r.box(id); b.cursor != 1 {
-		t.Errorf("the flush did not write: %+v", b)
-	}
-	r.lose(r.me)
-	if n, err := r.Recover(t.Context()); n != 1 || err != nil {
-		t.Fatalf("recovery under the hold frees %d, %v", n, err)
-	}
-	other := on(t, r.db)
-	if got := other.claims(other.me, 10); len(got) != 0 {
-		t.Errorf("claimed under the hold: %v", got)
-	}
-	if got, err := other.Claim(t.Context(), core.ClaimRequest{Worker: other.me, Limit: 1, Record: id}); len(got) != 0 || err != nil {
-		t.Errorf("claimed by its name under the hold: %v, %v", got, err)
-	}
-	r.commitTx(tx)
-	if got := other.claims(other.me, 10); len(got) != 1 || got[0].Record != id {
-		t.Errorf("after it: claimed %v", got)
-	}
-	if _, err := r.begin().Exec(t.Context(), "select keyline.hold($1, $2, $3)", id, r.me, c.Token); sqlState(err) != stateClaimLost {
-		t.Errorf("a lost claim can be held: %v", err)
-	}
-}
-
 func TestTokensOnlyEverGrow(t *testing.T) {
 	r := newRig(t)
 	id := r.append("r")
