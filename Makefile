@@ -1,13 +1,13 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test bench guarantees lint fmt generate verify \
+.PHONY: help demo dev build test bench bench/peers guarantees lint fmt generate verify \
 	check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
 ARGS ?=
 
 help: ## what you are reading
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z\/-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ARGS='...' passes arguments on, for example: make demo ARGS='--workers 5'"
 
@@ -25,6 +25,9 @@ test: postgres compiler ## all tests, with the race detector, on a real PostgreS
 
 bench: postgres build ## the drain benchmark: 200,000 records, 4 consumers
 	@bin/keyline bench drain --records 200000 --consumers 4 --json $(ARGS)
+
+bench/peers: postgres ## side by side with River, in one run: make bench/peers OUT=f.json
+	@cd bench && go run ./peers --out "$(abspath $(or $(OUT),peers.json))" $(ARGS)
 
 guarantees: postgres compiler ## each promise of docs/guarantees.md by its tests
 	@go run ./internal/guarantees $(ARGS)

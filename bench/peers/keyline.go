@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/migrations"
+)
+
+// keylineOn installs Keyline into a fresh database.
+func (b *bench) keylineOn(ctx context.Context) (*pgxpool.Pool, *keyline.Client, func(), error) {
+	pool, drop, err := b.fresh(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	conn, err := pool.Acquire(ctx)
+	if err == nil {
+		_, _, err = migrations.Up(ctx, conn.Conn(), migrations.DefaultSchema)
+		conn.Release()
+	}
+	if err != nil {
+		drop()
+		return nil, nil, nil, err
+	}
+	client, err := keyline.NewClient(keyline.ClientConfig{TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()})
+	return pool, client, drop, err
+}
+
+// keylineWorker makes a worker with n consumers, at the default settings.
+func keylineWorker(pool *pgxpool.Pool, n int, handle func(consumer int, d *keyline.Delivery)) (*keyline.Worker, error) {
+	consumers := make([]keyline.Consumer, n)
+	for i := range consumers {
+		consumers[i] = keyline.Consumer{Name: "c" + strconv.Itoa(i), Types: []string{"*"}, Effect: keyline.None(),
+			Handle: func(_ context.Context, d *keyline.Delivery) error { handle(i, d); return nil }}
+	}
+	return keyline.NewWorker(pool, keyline.Config{TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()}, consumers...)
+}
+
+func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) {
+	return func(ctx context.Context, b *bench) (outcome, error) {
+		pool, client, drop, err := b.keylineOn(ctx)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer drop()
+		books := newBooks(b.Records * consumers)
+		handle := func(consumer int, d *keyline.Delivery) {
+			n, _ := strconv.Atoi(d.Key.Record[len("thing:"):])
+			books.handled(n*consumers + consumer)
+		}
+		// The consumers are registered before there is work, as in any installation.
+		w, err := keylineWorker(pool, consumers, handle)
+		if err != nil {
+			return outcome{}, err
+		}
+		if err := w.Start(ctx); err != nil {
+			return outcome{}, err
+		}
+		if _, err := w.Stop(ctx); err != nil {
+			return outcome{}, err
+		}
+		for from := 0; from < b.Records; from += insertBatch {
+			var events []keyline.NewEvent
+			for i := from; i < min(from+insertBatch, b.Records); i++ {
+				events = append(events, keyline.NewEvent{Key: keyline.Key{Record: fmt.Sprintf("thing:%d", i)}, Type: "thing.done", Payload: payload})
+			}
+			if _, err := client.AppendMany(ctx, pool, events); err != nil {
+				return outcome{}, err
+			}
+		}
+		if _, err := pool.Exec(ctx, "vacuum analyze"); err != nil {
+			return outcome{}, err
+		}
+		if w, err = keylineWorker(pool, consumers, handle); err != nil {
+			return outcome{}, err
+		}
+		begun := time.Now()
+		if err := w.Start(ctx); err != nil {
+			return outcome{}, err
+		}
+		took, err := books.drained(ctx, pool, begun, "select count(*) from (select from keyline.mailboxes limit 1) m")
+		_, stopErr := w.Stop(context.WithoutCancel(ctx))
+		if err == nil {
+			err = stopErr
+		}
+		return books.outcome(float64(b.Records) / took.Seconds()), err
+	}
+}
+
+// insertBatch is how many events or jobs are inserted in one call.
+const insertBatch = 5000
+
+var payload = []byte(`{"by":"u1","note":"the quick brown fox"}`)
+
+// How an append wakes.
+const (
+	adaptive = "adaptive wake"
+	noWake   = "no wake"
+	always   = "NOTIFY always"
+)
+
+func keylineAppend(wake string) func(context.Context, *bench) (outcome, error) {
+	return func(ctx context.Context, b *bench) (outcome, error) {
+		pool, client, drop, err := b.keylineOn(ctx)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer drop()
+		w, err := keylineWorker(pool, 1, func(int, *keyline.Delivery) {})
+		if err != nil {
+			return outcome{}, err
+		}
+		if err := w.Start(ctx); err != nil {
+			return outcome{}, err
+		}
+		defer func() { _, _ = w.Stop(context.WithoutCancel(ctx)) }()
+		rate, err := clients(ctx, b.Clients, b.Duration, func(ctx context.Context, c, i int) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if wake != adaptive {
+					if _, err := tx.Exec(ctx, "set local keyline.wake = off"); err != nil {
+						return err
+					}
+				} else if _, err := tx.Exec(ctx, "set local keyline.wake = on"); err != nil {
+					return err // the same number of statements on every side
+				}
+				_, err := client.Append(ctx, tx, keyline.NewEvent{Key: keyline.Key{Record: fmt.Sprintf("thing:%d.%d", c, i)}, Type: "thing.done", Payload: payload})
+				if err == nil && wake == always {
+					_, err = tx.Exec(ctx, "select pg_notify('keyline_wake', 'more')")
+				}
+				return err
+			})
+		})
+		return outcome{Value: rate}, err
+	}
+}
+
+func keylineLatency(ctx context.Context, b *bench) (outcome, error) {
+	pool, client, drop, err := b.keylineOn(ctx)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer drop()
+	watch := newStopwatch()
+	w, err := keylineWorker(pool, 1, func(_ int, d *keyline.Delivery) {
+		n, _ := strconv.ParseInt(d.Key.Record[len("thing:"):], 10, 64)
+		watch.started(n)
+	})
+	if err != nil {
+		return outcome{}, err
+	}
+	if err := w.Start(ctx); err != nil {
+		return outcome{}, err
+	}
+	err = openLoop(ctx, b.Rate, b.Duration, func(ctx context.Context, i int64) error {
+		_, err := client.Append(ctx, pool, keyline.NewEvent{Key: keyline.Key{Record: fmt.Sprintf("thing:%d", i)}, Type: "thing.done", Payload: payload})
+		watch.committed(i)
+		return err
+	})
+	time.Sleep(time.Second) // the last ones arrive
+	_, stopErr := w.Stop(context.WithoutCancel(ctx))
+	if err == nil {
+		err = stopErr
+	}
+	return watch.outcome(), err
+}
