@@ -449,3 +449,11 @@ func TestParkedVersionKeepsItsAttempts(t *testing.T) {
 		t.Fatalf("dead letter: %+v", f)
 	}
 }
+
+func TestFailedBatchDoesNotEndSuspicion(t *testing.T) {
+	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.BatchSize = 2 })), loaded(2, 0, func(l *core.Loaded) { l.Unclean = true }))
+	s.end(s.start(1), errHandler)
+	if f := s.flush(core.HandBack); f.Clear {
+		t.Fatalf("event 2 may have run under the last claim, and is forgotten: %+v", f)
+	}
+}

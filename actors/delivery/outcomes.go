@@ -26,11 +26,15 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	if l.writeAhead == aheadDone {
 		l.writeAhead = notAhead
 	}
-	if !out.Cancelled {
-		l.tried = max(l.tried, w.Events[len(w.Events)-1].Seq)
+	last := w.Events[len(w.Events)-1].Seq
+	switch {
+	case out.Err == nil:
+		l.tried = max(l.tried, last)
+	case !out.Cancelled:
+		l.tried = max(l.tried, w.Events[0].Seq) // of a failed batch, only this one has had its turn
 	}
 	if out.Err != nil {
-		l.redeliverTo = max(l.redeliverTo, w.Events[len(w.Events)-1].Seq)
+		l.redeliverTo = max(l.redeliverTo, last)
 	}
 	if w.Events[0].Seq <= l.cp.Seq && (out.Booked == nil || out.Booked.Checkpoint.Seq < l.cp.Seq) {
 		l.beyond = max(l.beyond-len(w.Events), 0)

@@ -39,6 +39,8 @@ type checker struct {
 	// interrupted are consumers that were ever paused or disabled: a claim that
 	// ends meanwhile forgets that they may have run.
 	interrupted map[int32]bool
+	// loosedAt is the last token drawn when it came back.
+	loosedAt map[pair]int64
 	// endedAt is when a record's last claim ended.
 	endedAt map[int64]time.Time
 	// refusedTo is the latest probe time of a breaker, by consumer.
@@ -92,7 +94,7 @@ func newChecker(r *run) *checker {
 		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
 		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
 		loosed: map[pair]time.Time{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
-		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
+		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
 	}
 }
 

@@ -59,13 +59,12 @@ func (c *checker) accounted(was moment, token int64) {
 			k := dkey{pair{rec.id, row.ID}, seq}
 			h := c.seen[k]
 			ok := h != nil && slices.ContainsFunc(h.successes, func(s success) bool { return s.token == token })
-			_, disabled := c.loosed[k.pair]
-			if d := c.deadRow(k); ok && !disabled && d != nil && d.Status == core.DeadAgain {
+			disabled := token <= c.loosedAt[k.pair] // the claim may know of times before that
+			_, ever := c.loosed[k.pair]
+			if d := c.deadRow(k); ok && !ever && d != nil && d.Status == core.DeadAgain {
 				fail("record %d consumer %d seq %d was delivered, its dead letter stays open: %+v", rec.id, row.ID, seq, *d)
 			}
-			if disabled && h != nil && len(h.successes) > 0 {
-				ok = true // from before it was disabled
-			}
+			ok = ok || disabled
 			if !ok && c.deadRow(k) == nil && !c.skipped(k) && !c.passed(row, &rec.events[seq-1], token) {
 				fail("lost: record %d consumer %d is moved from %d to %d, seq %d has not ended", rec.id, row.ID, from, to, seq)
 			}
@@ -124,7 +123,7 @@ func (c *checker) statusOf(row *consumerRow) {
 			c.loosed[k] = c.twin.Now.Add(time.Hour) // until it is enabled
 		}
 		if was == core.Disabled {
-			c.loosed[k] = c.twin.Now
+			c.loosed[k], c.loosedAt[k] = c.twin.Now, c.twin.tokens
 			c.pos[k] = c.twin.Position(rec.id, row.ID)
 		}
 	}
