@@ -122,15 +122,17 @@ func keylineAppend(wake string) func(context.Context, *bench) (outcome, error) {
 			return outcome{}, err
 		}
 		defer func() { _, _ = w.Stop(context.WithoutCancel(ctx)) }()
+		cfg := pool.Config()
+		if wake != adaptive {
+			cfg.ConnConfig.RuntimeParams["keyline.wake"] = "off"
+		}
+		appenders, err := pgxpool.NewWithConfig(ctx, cfg)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer appenders.Close()
 		rate, err := clients(ctx, b.Clients, b.Duration, func(ctx context.Context, c, i int) error {
-			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				if wake != adaptive {
-					if _, err := tx.Exec(ctx, "set local keyline.wake = off"); err != nil {
-						return err
-					}
-				} else if _, err := tx.Exec(ctx, "set local keyline.wake = on"); err != nil {
-					return err // the same number of statements on every side
-				}
+			return pgx.BeginFunc(ctx, appenders, func(tx pgx.Tx) error {
 				_, err := client.Append(ctx, tx, keyline.NewEvent{Key: keyline.Key{Record: fmt.Sprintf("thing:%d.%d", c, i)}, Type: "thing.done", Payload: payload})
 				if err == nil && wake == always {
 					_, err = tx.Exec(ctx, "select pg_notify('keyline_wake', 'more')")
