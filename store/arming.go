@@ -126,6 +126,9 @@ func (a *Arming) exec(ctx context.Context, what, sql string) error {
 		return fmt.Errorf("%s: %w", what, errNotArmed)
 	}
 	_, err = a.conn.Exec(ctx, sql)
+	if err != nil && ctx.Err() != nil { // the server answers a cancellation with an error of its own
+		return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
+	}
 	return translate(what, err)
 }
 
