@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	osexec "os/exec"
@@ -38,7 +39,7 @@ type spec struct {
 	Window    int
 	Attempts  int // 0: many
 	Delay     time.Duration
-	Faketime  string   `json:"-"`
+	Stay      bool     // the process goes on when its worker has stopped
 	Wrap      []string `json:"-"` // a command to run the worker under
 }
 
@@ -59,14 +60,27 @@ func child(text string) int {
 func work(s spec) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(4) // the suite is gone
+	}()
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGTERM)
-	pool, err := pgxpool.New(ctx, s.URL)
+	cfg, err := pgxpool.ParseConfig(s.URL)
+	if err != nil {
+		return err
+	}
+	cfg.MaxConns = 32 // as many HandleTx transactions at once
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	direct, err := pgxpool.New(ctx, s.Direct)
+	if cfg, err = pgxpool.ParseConfig(s.Direct); err != nil {
+		return err
+	}
+	cfg.MaxConns = 16
+	direct, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -95,6 +109,9 @@ func work(s spec) error {
 	}()
 	status, err := w.Stop(bounded)
 	fmt.Printf("stopped running=%d left=%v\n", len(status.StillRunning), status.Left)
+	if s.Stay {
+		select {}
+	}
 	return err
 }
 
@@ -200,6 +217,11 @@ func (p player) act(ctx context.Context, tx pgx.Tx, what string) error {
 		return errors.New("staged failure")
 	case "permanent":
 		return keyline.Permanent(errors.New("staged failure"))
+	case "outage":
+		var up bool
+		if err := p.direct.QueryRow(ctx, "select exists (select from faults.outage)").Scan(&up); err != nil || !up {
+			return errors.New("downstream is away")
+		}
 	case "nul":
 		return errors.New("a NUL \x00 and \xff\xfe no UTF-8")
 	case "swallow":
@@ -289,7 +311,8 @@ func (t *stage) launch(s spec) *worker {
 	log, err := os.OpenFile(filepath.Join(t.dir, s.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	t.must(err, "open a log")
 	cmd.Stderr = log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe() // it ends with this program; Pdeathsig would go by the thread
+	t.must(err, "make a pipe")
 	out, err := cmd.StdoutPipe()
 	t.must(err, "make a pipe")
 	t.must(cmd.Start(), "start a worker")
@@ -299,7 +322,7 @@ func (t *stage) launch(s spec) *worker {
 			w.lines <- lines.Text()
 		}
 		_ = cmd.Wait() // how it ends is the scenario's business
-		_ = log.Close()
+		_, _ = in.Close(), log.Close()
 		close(w.gone)
 		close(w.lines)
 	}()

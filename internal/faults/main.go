@@ -102,7 +102,11 @@ func (h *house) play(s scenario, limit time.Duration) (r result) {
 		r.Status = "fail"
 	}
 	if r.Status == "fail" {
-		r.Reason = strings.Join(append(t.problems, r.Reason), "; ")
+		if r.Reason != "" {
+			t.problems = append(t.problems, r.Reason)
+		}
+		r.Reason = strings.Join(t.problems, "; ")
+		t.dump()
 	}
 	t.end(r.Status == "fail")
 	if r.Status == "fail" {

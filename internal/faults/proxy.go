@@ -37,10 +37,12 @@ type link struct {
 }
 
 // newProxy stands before the scenario's server and returns the URL to use.
-func (t *stage) newProxy() (*proxy, string) {
+func (t *stage) newProxy() (*proxy, string) { return t.newProxyOn("127.0.0.1:0") }
+
+func (t *stage) newProxyOn(addr string) (*proxy, string) {
 	u, err := url.Parse(t.server.TCPURL(t.name))
 	t.must(err, "read a URL")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", addr)
 	t.must(err, "listen")
 	p := &proxy{target: u.Host, ln: ln, conns: map[*link]struct{}{}}
 	p.group.Go(p.accept)

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/pgdev"
+)
+
+// bouncer starts PgBouncer in transaction mode before the server.
+func (t *stage) bouncer(path string) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	t.must(err, "listen")
+	port := ln.Addr().(*net.TCPAddr).Port
+	t.must(ln.Close(), "close")
+	u, err := url.Parse(t.server.TCPURL(t.name))
+	t.must(err, "read a URL")
+	password, _ := u.User.Password()
+	config := fmt.Sprintf(`[databases]
+%s = host=127.0.0.1 port=%s user=postgres password=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+max_client_conn = 200
+default_pool_size = 8
+ignore_startup_parameters = extra_float_digits
+`, t.name, u.Port(), password, port)
+	file := filepath.Join(t.dir, "pgbouncer.ini")
+	t.must(os.WriteFile(file, []byte(config), 0o644), "write a file") //nolint:gosec // read by another account
+	t.must(os.Chmod(t.dir, 0o755), "open a directory")                //nolint:gosec // likewise
+	args := []string{file}
+	if os.Getuid() == 0 {
+		args = append([]string{"-u", "nobody"}, args...)
+	}
+	cmd := osexec.Command(path, args...)
+	log, err := os.Create(filepath.Join(t.dir, "pgbouncer.log"))
+	t.must(err, "make a log")
+	cmd.Stdout, cmd.Stderr = log, log
+	t.must(cmd.Start(), "start pgbouncer")
+	t.onEnd(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); _ = log.Close() })
+	t.eventually("pgbouncer listens", 10*time.Second, func() bool {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	// Prepared statements do not go through a transaction pooler of this age.
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable&default_query_exec_mode=exec", port, t.name)
+}
+
+// clockSteps runs the server under libfaketime and moves its clock.
+func clockSteps(t *stage) {
+	libs, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if err != nil || len(libs) == 0 {
+		t.skip("libfaketime is not installed")
+	}
+	bin, err := pgdev.Find()
+	t.must(err, "find the server")
+	dir, err := os.MkdirTemp("", "keyline-faults-clock-")
+	t.must(err, "make a directory")
+	t.onEnd(func() { _ = os.RemoveAll(dir) })
+	t.must(os.Chmod(dir, 0o755), "open a directory") //nolint:gosec // read by another account
+	steps := filepath.Join(dir, "step")
+	set := func(step string) {
+		t.must(os.WriteFile(steps+".new", []byte(step), 0o644), "write a file") //nolint:gosec // likewise
+		t.must(os.Rename(steps+".new", steps), "move a file")
+	}
+	set("+0")
+	wrapper := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD=%s FAKETIME_TIMESTAMP_FILE=%s FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1\nexec %s/postgres \"$@\"\n", libs[0], steps, bin)
+	entries, err := os.ReadDir(bin)
+	t.must(err, "read a directory")
+	for _, e := range entries {
+		if e.Name() != "postgres" {
+			t.must(os.Symlink(filepath.Join(bin, e.Name()), filepath.Join(dir, e.Name())), "link")
+		}
+	}
+	// A cluster that was made by the real binaries, served by the wrapped one.
+	t.must(os.WriteFile(filepath.Join(dir, "postgres"), []byte(wrapper), 0o755), "write a file") //nolint:gosec // a program
+	data, err := os.MkdirTemp("", "keyline-faults-data-")
+	t.must(err, "make a directory")
+	t.must(os.Chmod(data, 0o777), "open a directory") //nolint:gosec // likewise
+	t.onEnd(func() { _ = os.RemoveAll(data) })
+	first, err := pgdev.Start(t.ctx, pgdev.Options{Dir: data})
+	t.must(err, "make a cluster")
+	t.must(first.Stop(), "stop")
+	t.openOwn(pgdev.Options{Dir: data, BinDir: dir})
+	w1 := t.start(spec{Name: "w1", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
+	t.start(spec{Name: "w2", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
+	check := func(n int) {
+		r := fmt.Sprintf("r%d", n)
+		t.append(r, do{"first": 1, "only": "a"})
+		t.append(r, nil)
+		t.awaitDone(r, 4, 25*time.Second)
+		t.append("again", nil)
+		t.awaitDone("again", 2*(n+1), 15*time.Second)
+	}
+	check(0)
+	t.append("slow", do{"ms": 3000})
+	t.append("backoff1", do{"first": 1, "only": "a"}) // in backoff during the step
+	t.running("backoff1", 1)
+	t.pause(500 * time.Millisecond)
+	before := t.number("select extract(epoch from clock_timestamp())::bigint")
+	set("+3600")
+	t.eventually("the clock steps", 10*time.Second, func() bool {
+		return t.number("select extract(epoch from clock_timestamp())::bigint") > before+3000
+	})
+	t.awaitDone("backoff1", 2, 20*time.Second)
+	check(1)
+	t.append("slow", do{"ms": 3000})
+	t.append("backoff2", do{"first": 1, "only": "a"})
+	t.running("backoff2", 1)
+	t.pause(500 * time.Millisecond)
+	set("+0")
+	t.append("backoff3", nil)
+	t.awaitDone("backoff3", 2, 15*time.Second)
+	check(2)
+	t.awaitDone("backoff2", 2, 30*time.Second)
+	t.check(allow{})
+	if n := t.number("select count(*) from keyline.workers where status <> 'live'"); n != 0 {
+		t.fail("%d workers lost their leases", n)
+	}
+	_ = w1
+}
+
+// namespace puts a worker behind a link that drops everything.
+func namespace(t *stage) {
+	if os.Getuid() != 0 {
+		t.skip("only root makes network namespaces")
+	}
+	run := func(line string) error {
+		f := strings.Fields(line)
+		out, err := osexec.Command(f[0], f[1:]...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+		return nil
+	}
+	if err := run("ip netns add keyline-faults"); err != nil {
+		t.skip("no network namespace: %v", err)
+	}
+	t.onEnd(func() { _ = run("ip netns del keyline-faults") })
+	for _, line := range []string{"ip link add klf0 type veth peer name klf1 netns keyline-faults", "ip addr add 10.77.0.1/30 dev klf0", "ip link set klf0 up",
+		"ip -n keyline-faults addr add 10.77.0.2/30 dev klf1", "ip -n keyline-faults link set klf1 up", "ip -n keyline-faults link set lo up"} {
+		if err := run(line); err != nil {
+			t.skip("no network namespace: %v", err)
+		}
+	}
+	t.open()
+	p, proxied := t.newProxyOn("10.77.0.1:0")
+	_ = p
+	w1 := t.start(spec{Name: "w1", URL: proxied, Wrap: []string{"ip", "netns", "exec", "keyline-faults"}})
+	t.append("r", do{"gate": "g", "deaf": true, "only": "a"})
+	t.append("q", do{"gate": "g", "only": "tx"})
+	t.running("r", 1)
+	t.running("q", 1)
+	t.start(spec{Name: "w2", Consumers: []string{"a", "b", "tx"}, Config: keyline.Config{PollInterval: time.Hour}})
+	t.must(run("ip link set klf0 down"), "drop")
+	began := t.house.clock.Mono()
+	t.append("r", nil)
+	t.append("new", nil)
+	t.awaitDone("new", 3, 5*time.Second) // a sentinel beyond reach must not keep others from hearing
+	t.eventually("it is taken over", 20*time.Second, func() bool {
+		return t.number("select count(*) from crm.delivered_log where mark = 'begin' and worker like 'w2%' and record_key in ('r', 'q') and seq = 1") >= 2
+	})
+	t.found["takeover_s"] = int((t.house.clock.Mono() - began).Seconds())
+	t.gate("g")
+	t.awaitDone("r", 6, 20*time.Second)
+	t.must(run("ip link set klf0 up"), "mend")
+	t.eventually("it comes back as a new incarnation", 60*time.Second, func() bool {
+		return t.number("select count(*) from keyline.workers where name = 'w1' and status = 'live'") == 1 && t.number("select count(*) from keyline.workers where name = 'w1'") > 1
+	})
+	t.append("r", nil)
+	t.check(allow{duplicates: 2, overlaps: true})
+	_ = w1
+}
