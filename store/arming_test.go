@@ -72,7 +72,7 @@ func TestACancelledRequestLeavesASessionThatReleaseMakesCertain(t *testing.T) {
 	if err := a.Release(t.Context()); err != nil || r.asleep() {
 		t.Errorf("after the release: asleep %v, %v", r.asleep(), err)
 	}
-	r.commitTx(tx)
+	r.commit(tx)
 	if err := errors.Join(a.Elect(t.Context()), a.Request(t.Context())); err != nil {
 		t.Error(err)
 	}
@@ -88,7 +88,7 @@ func TestTheSleepLockIsGrantedAfterWhoeverDecidedNotToNotify(t *testing.T) {
 	granted := make(chan error, 1)
 	go func() { granted <- a.Request(t.Context()) }()
 	r.blocked("arm_key")
-	r.commitTx(tx)
+	r.commit(tx)
 	if err := soon(r, granted, "grant"); err != nil {
 		t.Fatal(err)
 	}

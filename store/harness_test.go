@@ -293,11 +293,3 @@ func seeded(t *testing.T) *clock.Rand {
 func keyOf(i int) string { return fmt.Sprintf("r%d", i) }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
-
-// opened appends to a record in a transaction that stays open.
-func (r *rig) opened(key string) pgx.Tx {
-	r.Helper()
-	tx := r.begin()
-	r.appendOn(tx, key, "t")
-	return tx
-}
