@@ -71,7 +71,7 @@ type bareDrain struct {
 	lost            atomic.Int64
 }
 
-// loaded is how many claimed batches may wait to be read.
+// bareAhead is how many claimed batches may wait to be read.
 const bareAhead = 1
 
 func (d *bareDrain) run(ctx context.Context) error {
@@ -156,9 +156,13 @@ func (d *bareDrain) load(ctx context.Context, registry *core.Registry, claims []
 
 func (d *bareDrain) settle(registry *core.Registry, l *core.Loaded) {
 	f := core.Flush{Record: l.Record, Token: l.Token, Head: l.Head, Cursor: l.Head, Then: core.Settle}
-	n := int64(len(l.Events))
+	n := l.Head - l.Base
+	var last time.Time
+	if k := len(l.Events); k > 0 {
+		last = l.Events[k-1].CreatedAt
+	}
 	for _, c := range registry.Consumers {
-		f.Counts = append(f.Counts, core.Counts{Consumer: c.ID, Completed: n, LastEventAt: l.Events[n-1].CreatedAt, LastSuccessAt: l.Events[n-1].CreatedAt})
+		f.Counts = append(f.Counts, core.Counts{Consumer: c.ID, Completed: n, LastEventAt: last, LastSuccessAt: last})
 	}
 	d.flying.Add(1)
 	d.store.Flush(f, registry.Epoch, func(r core.FlushResult) {
