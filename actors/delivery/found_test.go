@@ -457,3 +457,22 @@ func TestFailedBatchDoesNotEndSuspicion(t *testing.T) {
 		t.Fatalf("event 2 may have run under the last claim, and is forgotten: %+v", f)
 	}
 }
+
+func TestCommandsAreReadAgainOnceARetryHasCommitted(t *testing.T) {
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional = true })
+	retry := core.DeadRetry{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 2, Granted: 2, DueAt: begin, FirstFailedAt: begin}
+	state := func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Ready}}
+		l.Retries, l.Events = []core.DeadRetry{retry}, events(1, 1)
+	}
+	s := start(t, registry(tx), loaded(1, 1, state))
+	s.step(EventsLoaded{events(1, 1)})
+	w := s.start(1)
+	s.step(News{Head: 1, Pending: true})
+	s.step(Reloaded{Registry: s.m.reg, Loaded: loaded(1, 1, state, func(l *core.Loaded) {
+		l.Commands = []core.Command{{ID: 1, Record: 1, Kind: core.CommandResolveDead, Consumer: 1, Seq: 1, DeadLetter: 5, Dead: &retry}}
+	})})
+	b := Decide(s.now, nil, tx, &w, &core.Outcome{Err: keylinetype.Permanent(errHandler)})
+	s.step(Ended{w, core.Outcome{Err: errHandler, Booked: &b}})
+	only[Reload](s) // the dead letter is open again, with another attempt
+}

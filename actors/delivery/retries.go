@@ -169,6 +169,7 @@ func (m *Machine) retryEnded(w *core.Work, out *core.Outcome) {
 	}
 	r.running, r.ran, r.writeAhead = false, true, notAhead
 	b := out.Booked
+	m.readAgain(b != nil)
 	if b == nil {
 		decided := Decide(m.now, m.opts.Random, w.Consumer, w, out)
 		b = &decided

@@ -358,6 +358,9 @@ func (r *run) confirm(t *task) {
 		r.finish(t, core.Outcome{Fenced: true})
 	case has:
 		r.finish(t, t.out)
+	case r.check.interrupted[t.work.Consumer.ID]:
+		r.check.excused[t.work.Token] = true // swept away meanwhile, and another row is there
+		r.finish(t, core.Outcome{Err: errHandler})
 	default:
 		fail("record %d consumer %d: what was committed is gone", t.work.Record, t.work.Consumer.ID)
 	}
