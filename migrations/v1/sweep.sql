@@ -47,6 +47,7 @@ begin
       candidates := array(
         select m.record_id from {{.schema}}.mailboxes m
         where m.record_id > c.sweep_record and m.record_id <= upto and m.claimed_by is null
+          and (m.due_at > at or m.wants is not null) -- a backlog that is due for anybody is left alone
         union
         select k.record_id from {{.schema}}.checkpoints k join {{.schema}}.records r on r.id = k.record_id
         where c.status = 'active' and k.consumer_id = c.id and k.record_id > c.sweep_record and k.record_id <= upto and k.seq < r.head);
