@@ -2,7 +2,6 @@ package sim
 
 import (
 	"slices"
-	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
@@ -263,61 +262,6 @@ func (c *checker) commanded(record int64, consumer int32) bool {
 	})
 }
 
-// siblings: lockstep and all_for_one.
-func (c *checker) siblings(t *task) {
-	w := &t.work
-	if t.h.reg.Epoch != c.twin.epoch || t.h.reload {
-		return // the machine may not know yet
-	}
-	rec, first := c.twin.record(w.Record), w.Events[0].Seq
-	for _, row := range c.twin.consumers {
-		k := pair{w.Record, row.ID}
-		if row.ID == w.Consumer.ID {
-			continue
-		}
-		if c.lockstep() && (row.Status == core.Active || row.Status == core.Paused) && !row.ContractOnly {
-			for seq := c.nextSeq(rec, row, c.twin.Position(rec.id, row.ID)); seq > 0 && seq < first; seq = c.nextSeq(rec, row, seq) {
-				if !c.doneWith(dkey{k, seq}, w, true) && !c.unsupportedPasses(rec, row, seq) && !c.passed(row, &rec.events[seq-1], w.Token) {
-					fail("lockstep: record %d seq %d begins for consumer %d, seq %d is not terminal for consumer %d", rec.id, first, w.Consumer.ID, seq, row.ID)
-				}
-			}
-		}
-		cp, ok := c.twin.checkpoints[k]
-		own, isHead := c.head(w)
-		if ok && row.Scope == keylinetype.AllForOne && row.Status == core.Active && !c.commanded(rec.id, row.ID) && len(c.revisions[row.ID]) == 0 &&
-			!(isHead && (own.State == core.Backoff || own.State == core.Started && own.Attempt > 1)) && !c.failedBefore(w) && !c.waitsForOlder(rec, k, w) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
-			fail("all_for_one: record %d seq %d begins for consumer %d while consumer %d is in %s", rec.id, first, w.Consumer.ID, row.ID, cp.State)
-		}
-	}
-}
-
-// failedBefore: the delivery is in trouble itself; two such do not wait for each other.
-func (c *checker) failedBefore(w *core.Work) bool {
-	h := c.seen[dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq}]
-	return h != nil && h.last.attempt > 0
-}
-
-// waitsForOlder: under lockstep a consumer in trouble waits for older events of its siblings.
-func (c *checker) waitsForOlder(rec *record, k pair, w *core.Work) bool {
-	next := c.nextSeq(rec, c.twin.consumers[k.consumer-1], c.twin.Position(rec.id, k.consumer))
-	return c.lockstep() && w.Events[0].Seq < next
-}
-
-func (c *checker) unsupportedPasses(rec *record, row *consumerRow, seq int64) bool {
-	return c.applies(row, &rec.events[seq-1]) == core.UnsupportedVersion && row.OnUnsupported != keylinetype.WaitUnsupported
-}
-
-func (c *checker) heldBack(k pair, cp core.Checkpoint) bool {
-	if cp.State == core.Parked {
-		return cp.ErrorCode != core.CodeUnsupportedVersion
-	}
-	return cp.State == core.Backoff && cp.NextAttemptAt.After(c.twin.Now)
-}
-
-func (c *checker) runs(h *holding, consumer int32) bool {
-	return slices.ContainsFunc(h.w.runs, func(t *task) bool { return t.h == h && t.work.Consumer.ID == consumer })
-}
-
 // suspects: one at a time, written ahead.
 func (c *checker) suspects(t *task) {
 	w := &t.work
@@ -355,73 +299,5 @@ func (c *checker) beginsDead(t *task, live bool) {
 	}
 	if live && w.Attempt < d.Attempt {
 		fail("record %d consumer %d: a dead letter's attempt goes back: %d after %d", w.Record, w.Consumer.ID, w.Attempt, d.Attempt)
-	}
-}
-
-// ended notes what a handler said.
-func (c *checker) ended(t *task, out *core.Outcome) {
-	w := &t.work
-	verdict, delay, _ := keylinetype.Judge(out.Err)
-	batch := len(w.Events) > 1
-	if out.Cancelled {
-		for _, e := range w.Events {
-			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
-			h.cancelled = true
-			if w.Dead == nil && e.Seq == w.Events[0].Seq {
-				h.last = attempt{token: w.Token, attempt: w.Attempt, at: c.twin.Now}
-			}
-		}
-		return
-	}
-	if w.Dead != nil {
-		h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Dead.Seq})
-		h.cancelled = false
-		if verdict >= keylinetype.VerdictRetry && verdict <= keylinetype.VerdictPermanent {
-			h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Dead.Granted, charged: true, at: c.twin.Now}
-			c.judge(&h.last, w, verdict, delay)
-		}
-		return
-	}
-	if verdict == keylinetype.VerdictCompleted {
-		c.r.stats.Completed++
-		for _, e := range w.Events {
-			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
-			h.successes = append(h.successes, success{w.Token, t.begun})
-			h.last, h.cancelled = attempt{}, false
-		}
-		return
-	}
-	h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
-	h.cancelled = false
-	h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Checkpoint.Granted, batch: batch, at: c.twin.Now,
-		charged: verdict != keylinetype.VerdictSnooze}
-	c.judge(&h.last, w, verdict, delay)
-}
-
-// judge is the checker's own reading of the retry policy.
-func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, delay time.Duration) {
-	c.r.stats.Failed++
-	defer func() {
-		if a.reason != "" || a.terminal {
-			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
-			h.ends = append(h.ends, *a)
-		}
-	}()
-	delays := w.Consumer.Retry.Delays
-	n := a.attempt - a.granted
-	advance := w.Consumer.OnDead == keylinetype.Advance || w.Consumer.OnDead == ""
-	switch {
-	case verdict == keylinetype.VerdictSnooze:
-		a.notBefore = c.twin.Now.Add(delay)
-	case verdict == keylinetype.VerdictSkip && !a.batch:
-		a.terminal = true
-	case verdict == keylinetype.VerdictPermanent && !a.batch:
-		a.terminal, a.reason = advance, core.DeadPermanent
-	case n > len(delays) && !a.batch:
-		a.terminal, a.reason = advance, core.DeadExhausted
-	case verdict == keylinetype.VerdictRetryAfter:
-		a.notBefore = c.twin.Now.Add(delay)
-	case n > 0 && n <= len(delays):
-		a.notBefore = c.twin.Now.Add(time.Duration(float64(delays[n-1]) * 0.9))
 	}
 }

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -120,5 +122,43 @@ func TestTwinHandleTxIsFencedByItsRow(t *testing.T) {
 	tw.Flush(w, tw.Epoch(), core.Flush{Record: r, Token: c.Token, Head: 2, Upserts: []core.Checkpoint{row(2)}})
 	if x.Commit(&core.Booking{Checkpoint: row(1)}) || tw.Position(r, 1) != 2 {
 		t.Fatal("a commit moved a row that was not where it was expected")
+	}
+}
+
+func TestTwinAsDeliveries(t *testing.T) {
+	tw, w, r := newTwin(t)
+	ctx := context.Background()
+	d := &Deliveries{Twin: tw, Worker: w, Local: map[string]Local{"a": {Window: 2}}}
+	if _, ok, _ := d.NextDue(ctx, nil); ok {
+		t.Fatal("something is due")
+	}
+	tw.Append(r, NewEvent{Type: "x"})
+	if in, ok, _ := d.NextDue(ctx, nil); !ok || in != 0 {
+		t.Fatalf("next due: %v, %v", in, ok)
+	}
+	claims, err := d.Claim(ctx, core.ClaimRequest{Worker: w, Limit: 1})
+	if err != nil || len(claims) != 1 {
+		t.Fatalf("claim: %v, %v", claims, err)
+	}
+	reg, _ := d.Registry(ctx)
+	if c := reg.Consumer(1); !c.Hosted || c.Window != 2 {
+		t.Fatalf("registry: %+v", c)
+	}
+	loaded, _ := d.Load(ctx, []core.LoadRequest{{Claim: claims[0], Limit: 10}, {Claim: core.Claim{Record: r, Token: 99}}})
+	if len(loaded) != 1 || loaded[0].Head != 1 || len(loaded[0].Events) != 1 {
+		t.Fatalf("load: %+v", loaded)
+	}
+	tw.Append(r, NewEvent{Type: "x"})
+	if epoch, news, _ := d.News(ctx, []int64{r}); epoch != reg.Epoch || news[0].Head != 2 {
+		t.Fatalf("news: %v, %+v", epoch, news)
+	}
+	var res core.FlushResult
+	d.Flush(core.Flush{Record: r, Token: claims[0].Token, Head: 2, Cursor: 2, Then: core.Settle}, reg.Epoch, func(x core.FlushResult) { res = x })
+	if res.Status != core.FlushGone {
+		t.Fatalf("settle: %+v", res)
+	}
+	tw.MarkLost(w)
+	if _, err := d.Claim(ctx, core.ClaimRequest{Worker: w}); !errors.Is(err, keylinetype.ErrFenced) {
+		t.Fatalf("claim of a lost worker: %v", err)
 	}
 }

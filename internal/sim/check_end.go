@@ -1,0 +1,76 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// ended notes what a handler said.
+func (c *checker) ended(t *task, out *core.Outcome) {
+	w := &t.work
+	verdict, delay, _ := keylinetype.Judge(out.Err)
+	batch := len(w.Events) > 1
+	if out.Cancelled {
+		for _, e := range w.Events {
+			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
+			h.cancelled = true
+			if w.Dead == nil && e.Seq == w.Events[0].Seq {
+				h.last = attempt{token: w.Token, attempt: w.Attempt, at: c.twin.Now}
+			}
+		}
+		return
+	}
+	if w.Dead != nil {
+		h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Dead.Seq})
+		h.cancelled = false
+		if verdict >= keylinetype.VerdictRetry && verdict <= keylinetype.VerdictPermanent {
+			h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Dead.Granted, charged: true, at: c.twin.Now}
+			c.judge(&h.last, w, verdict, delay)
+		}
+		return
+	}
+	if verdict == keylinetype.VerdictCompleted {
+		c.r.stats.Completed++
+		for _, e := range w.Events {
+			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
+			h.successes = append(h.successes, success{w.Token, t.begun})
+			h.last, h.cancelled = attempt{}, false
+		}
+		return
+	}
+	h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
+	h.cancelled = false
+	h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Checkpoint.Granted, batch: batch, at: c.twin.Now,
+		charged: verdict != keylinetype.VerdictSnooze}
+	c.judge(&h.last, w, verdict, delay)
+}
+
+// judge is the checker's own reading of the retry policy.
+func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, delay time.Duration) {
+	c.r.stats.Failed++
+	defer func() {
+		if a.reason != "" || a.terminal {
+			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
+			h.ends = append(h.ends, *a)
+		}
+	}()
+	delays := w.Consumer.Retry.Delays
+	n := a.attempt - a.granted
+	advance := w.Consumer.OnDead == keylinetype.Advance || w.Consumer.OnDead == ""
+	switch {
+	case verdict == keylinetype.VerdictSnooze:
+		a.notBefore = c.twin.Now.Add(delay)
+	case verdict == keylinetype.VerdictSkip && !a.batch:
+		a.terminal = true
+	case verdict == keylinetype.VerdictPermanent && !a.batch:
+		a.terminal, a.reason = advance, core.DeadPermanent
+	case n > len(delays) && !a.batch:
+		a.terminal, a.reason = advance, core.DeadExhausted
+	case verdict == keylinetype.VerdictRetryAfter:
+		a.notBefore = c.twin.Now.Add(delay)
+	case n > 0 && n <= len(delays):
+		a.notBefore = c.twin.Now.Add(time.Duration(float64(delays[n-1]) * 0.9))
+	}
+}
