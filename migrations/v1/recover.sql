@@ -40,17 +40,25 @@ language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
+  dead bigint[];
   ids bigint[];
   at timestamptz := clock_timestamp();
 begin
+  dead := array(
+    select distinct m.claimed_by from {{.schema}}.mailboxes m where m.claimed_by is not null
+      and not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'live'));
+  if cardinality(dead) = 0 then
+    return 0;
+  end if;
+  -- Found by the claimant in one statement, locked in order in the next: together, the order
+  -- makes the planner read all mailboxes by their ids to find the few.
+  ids := array(select m.record_id from {{.schema}}.mailboxes m where m.claimed_by = any (dead) limit 4 * max_records);
   ids := array(
     select m.record_id
-    from {{.schema}}.mailboxes m
-    where m.claimed_by = any (array(
-        select distinct m.claimed_by from {{.schema}}.mailboxes m where m.claimed_by is not null
-          and not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'live')))
-    order by m.record_id limit max_records
-    for no key update skip locked);
+    from unnest(ids) as u(id) join {{.schema}}.mailboxes m on m.record_id = u.id
+    where m.claimed_by is not null and m.claimed_by = any (dead)
+    order by u.id limit max_records
+    for no key update of m skip locked);
   if cardinality(ids) = 0 then
     return 0;
   end if;
