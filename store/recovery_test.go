@@ -95,8 +95,6 @@ func (r *rig) started(record int64, consumer int32) {
 // What was written ahead of a run counts as a crash if the process is found to
 // have died in it, and against no budget if nobody crashed.
 func TestRecoveryGivesBackAttemptsWrittenAheadWhereNobodyCrashed(t *testing.T) {
-	r := newRig(t)
-	c := r.register(definition("c"))
 	for name, want := range map[string]struct {
 		state          core.State
 		granted, again int
@@ -106,7 +104,8 @@ func TestRecoveryGivesBackAttemptsWrittenAheadWhereNobodyCrashed(t *testing.T) {
 		"lost": {core.Started, 1, 4, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := r.sub(t)
+			r := newRig(t) // of its own: what one leaves due the other would claim
+			c := r.register(definition("c"))
 			id, victim := r.append(name), r.join(name)
 			if got := r.claims(victim, 1); len(got) != 1 {
 				t.Fatal(got)
