@@ -227,7 +227,7 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 		Worker:    core.Worker{Name: cfg.Name, Host: hostName(), PID: os.Getpid(), Lease: cfg.Lease, Consumer: names},
 		Consumers: limits, MaxResident: cfg.MaxRecords, MaxBatch: cfg.ClaimBatch, MaxInFlight: cfg.MaxInFlight,
 		Lease: cfg.Lease, StaleGrace: cfg.StaleThreshold, Grace: cfg.ShutdownGrace, FlushDelay: cfg.FlushDelay, CrashBudget: cfg.CrashBudget,
-		Joined: p.store.SetWorker, Clock: p.store.Clock(), Log: cfg.Logger,
+		Joined: p.store.SetWorker, Fenced: p.store.Fenced, Clock: p.store.Clock(), Log: cfg.Logger,
 	}
 }
 

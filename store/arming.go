@@ -24,6 +24,7 @@ type Arming struct {
 
 	mu   sync.Mutex // held during a call
 	conn *pgx.Conn
+	last uint32 // process id of the latest session, which may be there yet
 }
 
 func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
@@ -138,10 +139,17 @@ func (a *Arming) connect(ctx context.Context) error {
 		return translate("connect to arm", err)
 	}
 	a.conn = conn
-	if _, err := conn.Exec(ctx, a.store.q("arm_session")); err != nil {
+	_, err = conn.Exec(ctx, a.store.q("arm_session"))
+	if err == nil && a.last != 0 {
+		// The server may believe in the session before for hours yet, and
+		// meanwhile nobody else could be elected.
+		_, err = conn.Exec(ctx, a.store.q("end_session"), int64(a.last), a.store.applicationName())
+	}
+	if err != nil {
 		a.drop(ctx)
 		return translate("connect to arm", err)
 	}
+	a.last = conn.PgConn().PID()
 	return nil
 }
 

@@ -12,12 +12,19 @@ import (
 	"github.com/keylinehq/keyline/keylinetype"
 )
 
-// Join implements core.Leases.
+// Join implements core.Leases. After a fence it first ends what the sessions of
+// before may still hold.
 func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 	var id int64
 	consumers := w.Consumer
 	if consumers == nil {
 		consumers = []string{}
+	}
+	if s.endSessions.Load() {
+		if _, err := s.lease.Exec(ctx, s.q("end_sessions"), s.applicationName()); err != nil {
+			return 0, translate("join: end earlier sessions", err)
+		}
+		s.endSessions.Store(false)
 	}
 	err := s.lease.QueryRow(ctx, s.q("join"), w.Name, s.instance, w.Host, w.PID, w.Lease, consumers).Scan(&id)
 	return id, translate("join", err)

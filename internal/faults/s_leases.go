@@ -19,6 +19,7 @@ var leases = []scenario{
 	{"21b", "Postgres crashes in mid-handler", crashes},
 	{"21c", "backends are terminated in a storm", storm},
 	{"22a", "packets of the present connections vanish", vanish},
+	{"22c", "packets of the sentinel's sessions vanish", vanishedSentinel},
 	{"54", "a database outage longer than the lease", outage},
 	{"37", "workers are killed over and over under load", killing},
 }
@@ -242,4 +243,27 @@ func killing(t *stage) {
 	}
 	t.found["appended_under_load"] = stop()
 	t.check(allow{duplicates: 6 * 15 * 6, within: 2 * time.Minute})
+}
+
+// vanishedSentinel: the server goes on believing in a sentinel that has lost
+// touch. Somebody has to be elected all the same.
+func vanishedSentinel(t *stage) {
+	t.open()
+	p, url := t.newProxy()
+	t.start(spec{Name: "w1", ListenURL: url})
+	t.append("r", nil)
+	t.awaitDone("r", 3, 20*time.Second)
+	t.pause(time.Second)
+	locks := "select count(*) from pg_locks where locktype = 'advisory' and granted and database = (select oid from pg_database where datname = current_database())"
+	t.eventually("it sleeps as sentinel", 20*time.Second, func() bool { return t.number(locks+" and mode = 'ExclusiveLock'") >= 2 })
+	old := t.number("select min(pid) from pg_locks where locktype = 'advisory' and granted and database = (select oid from pg_database where datname = current_database())")
+	t.found["stalled"] = p.stallAll()
+	for i := range 10 {
+		t.append("r", nil)
+		t.awaitDone("r", 3*(i+2), 5*time.Second) // by the poll, if by nothing else
+	}
+	t.eventually("there is a sentinel again", 60*time.Second, func() bool {
+		return t.number(locks+" and pid <> $1", old) >= 2 && t.number(locks+" and pid = $1", old) == 0
+	})
+	t.check(allow{})
 }
