@@ -41,6 +41,10 @@ type checker struct {
 	interrupted map[int32]bool
 	// loosedAt is the last token drawn when it came back.
 	loosedAt map[pair]int64
+	// inTrouble are pairs whose written-ahead attempt follows a backoff.
+	inTrouble map[pair]bool
+	// liveFrom are the heads at which consumers were backfilled.
+	liveFrom map[pair]int64
 	// endedAt is when a record's last claim ended.
 	endedAt map[int64]time.Time
 	// refusedTo is the latest probe time of a breaker, by consumer.
@@ -94,7 +98,7 @@ func newChecker(r *run) *checker {
 		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
 		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
 		loosed: map[pair]time.Time{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
-		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
+		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, liveFrom: map[pair]int64{}, inTrouble: map[pair]bool{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
 	}
 }
 
@@ -186,6 +190,9 @@ func (c *checker) beforeRecovery() {
 
 // applies is the checker's own reading of the registry.
 func (c *checker) applies(row *consumerRow, e *core.Event) core.Applicability {
+	if row.Start.Kind == keylinetype.StartAt && e.CreatedAt.Before(row.Start.Time) {
+		return core.NotApplicable
+	}
 	if row.ContractOnly || !slices.ContainsFunc(row.Types, func(g string) bool { return glob(g, e.Type) }) {
 		return core.NotApplicable
 	}

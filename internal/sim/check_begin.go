@@ -76,7 +76,8 @@ func (c *checker) concerned(t *task) {
 		return // asked for before a reload
 	}
 	for i := range w.Events {
-		if t.h.reg.Applies(w.Consumer, w.Events[i].Type, w.Events[i].Version) != core.Applies {
+		early := w.Consumer.Start.Kind == keylinetype.StartAt && w.Events[i].CreatedAt.Before(w.Consumer.Start.Time)
+		if early || t.h.reg.Applies(w.Consumer, w.Events[i].Type, w.Events[i].Version) != core.Applies {
 			fail("record %d consumer %d: seq %d (%s v%d) does not concern it", w.Record, w.Consumer.ID, w.Events[i].Seq,
 				w.Events[i].Type, w.Events[i].Version)
 		}
@@ -117,6 +118,9 @@ func (c *checker) inOrder(t *task, live bool) {
 		fail("gap: record %d consumer %d seq %d begins, seq %d has not ended (position %d)", w.Record, w.Consumer.ID, first, ev.Seq, pos)
 	}
 	for _, e := range w.Events {
+		if from := c.liveFrom[k]; live && e.Seq <= from && w.Checkpoint.LiveFrom < e.Seq && !c.wasDisabled(w) {
+			fail("record %d consumer %d seq %d is from before its backfill at head %d, and is said to be live", k.record, k.consumer, e.Seq, from)
+		}
 		if live && e.Seq <= pos && !c.wasDisabled(w) {
 			fail("record %d consumer %d seq %d is delivered again after it was flushed (position %d)", w.Record, w.Consumer.ID, e.Seq, pos)
 		}

@@ -163,8 +163,12 @@ func (c *checker) attempts(k pair) {
 			fail("record %d consumer %d seq %d: attempts go from %d to %d", k.record, k.consumer, was.Seq+1, was.Attempt, now.Attempt)
 		}
 	}
+	if now.State == core.Started && was.State != core.Started {
+		c.inTrouble[k] = was.State == core.Backoff
+	}
 	if ok {
 		c.rows[k] = now
+		c.liveFrom[k] = max(c.liveFrom[k], now.LiveFrom)
 		if now.State == core.Parked && (!before || was.State != core.Parked) {
 			c.r.stats.Parked++
 		}

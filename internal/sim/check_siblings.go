@@ -29,7 +29,7 @@ func (c *checker) siblings(t *task) {
 		cp, ok := c.twin.checkpoints[k]
 		own, isHead := c.head(w)
 		if ok && row.Scope == keylinetype.AllForOne && row.Status == core.Active && !c.commanded(rec.id, row.ID) && len(c.revisions[row.ID]) == 0 &&
-			!(isHead && (own.State == core.Backoff || own.State == core.Started && own.Attempt > 1)) && !c.failedBefore(w) && !c.waitsForOlder(rec, k, w) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
+			!(isHead && (own.State == core.Backoff || own.State == core.Started && c.inTrouble[pair{rec.id, w.Consumer.ID}])) && !c.failedBefore(w) && !c.waitsForOlder(rec, k, w) && !c.runs(t.h, row.ID) && c.heldBack(k, cp) {
 			fail("all_for_one: record %d seq %d begins for consumer %d while consumer %d is in %s", rec.id, first, w.Consumer.ID, row.ID, cp.State)
 		}
 	}

@@ -54,7 +54,7 @@ func (t *Twin) Epoch() int64 { return t.epoch }
 func (t *Twin) Register(c core.Consumer) int32 {
 	c.ID, c.Status = int32(len(t.consumers)+1), core.Active
 	row := &consumerRow{Consumer: c}
-	if c.Start.Kind == keylinetype.StartBeginning {
+	if c.Start.Kind != "" && c.Start.Kind != keylinetype.StartNow {
 		row.Status = core.Backfilling
 		row.begin(sweepBackfill)
 	} else {
@@ -142,9 +142,7 @@ func (t *Twin) sweepRecord(row *consumerRow, r *record) {
 	k := pair{r.id, row.ID}
 	switch row.sweep {
 	case sweepBackfill:
-		if _, ok := t.checkpoints[k]; !ok {
-			t.checkpoints[k] = core.Checkpoint{Record: r.id, Consumer: row.ID, State: core.Ready, LiveFrom: r.head}
-		}
+		t.backfill(row, r)
 	case sweepClear:
 		delete(t.checkpoints, k)
 	case sweepWake:
@@ -153,6 +151,25 @@ func (t *Twin) sweepRecord(row *consumerRow, r *record) {
 		}
 	case sweepNone:
 	}
+}
+
+// backfill writes a new consumer's row at its start position. A settled record
+// that has nothing from the start time on needs none.
+func (t *Twin) backfill(row *consumerRow, r *record) {
+	k := pair{r.id, row.ID}
+	if _, ok := t.checkpoints[k]; ok {
+		return
+	}
+	seq := int64(0)
+	for i := range r.events {
+		if row.Start.Kind == keylinetype.StartAt && r.events[i].CreatedAt.Before(row.Start.Time) {
+			seq = r.events[i].Seq
+		}
+	}
+	if row.Start.Kind == keylinetype.StartAt && seq == r.head && r.cursor == r.head && r.mailbox == nil {
+		return
+	}
+	t.checkpoints[k] = core.Checkpoint{Record: r.id, Consumer: row.ID, Seq: seq, State: core.Ready, LiveFrom: r.head}
 }
 
 // sweeping reports whether a sweep has yet to pass a record; what a clearing frees is woken after it.

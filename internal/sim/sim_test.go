@@ -57,8 +57,11 @@ func drawConfig(ch Choices) Config {
 	}
 	for i := range ch.IntN(3) {
 		c := drawConsumer(ch, fmt.Sprintf("late%d", i+1))
-		if ch.IntN(2) == 0 {
+		switch ch.IntN(3) {
+		case 0:
 			c.Start = keylinetype.Beginning()
+		case 1:
+			c.Start = keylinetype.At(epochStart.Add(time.Duration(ch.IntN(20)) * time.Second))
 		}
 		cfg.Late = append(cfg.Late, c)
 	}
