@@ -49,6 +49,10 @@ type Consumer struct {
 	// duplicates are harmless") or None. Required: a consumer whose author has
 	// not thought about duplicates does not start.
 	Effect Effect
+	// CatchUp consents to events from before the consumer: a consumer with an
+	// External effect that starts at the Beginning or At a time would mail the whole
+	// past, so it must say that it means to. Its Delivery.Mode tells them apart.
+	CatchUp bool
 	// Retry is when a failed delivery runs again. Default: after 1, 5 and 30
 	// minutes, ±10 %; the failure of the fourth run makes a dead letter. Delays
 	// are kept in whole milliseconds.

@@ -106,6 +106,9 @@ func (c Consumer) checkPolicies() *Error {
 	default:
 		return wrong("Start", "unknown kind %q", c.Start.Kind)
 	}
+	if c.Effect.Class == EffectExternal && c.Start.Kind != "" && c.Start.Kind != StartNow && !c.CatchUp {
+		return wrong("CatchUp", "is not set, and the consumer would act outside on events from before it: set it, or Start with Now()")
+	}
 	switch c.Effect.Class {
 	case EffectDatabase, EffectNone:
 	case EffectExternal:
