@@ -92,7 +92,13 @@ func (s *Store) Recover(ctx context.Context) (int, error) {
 
 // Leave implements core.Leases.
 func (s *Store) Leave(ctx context.Context, worker int64) error {
-	_, err := s.lease.Exec(ctx, s.q("leave"), worker)
+	_, err := s.lease.Exec(ctx, s.q("leave"), worker, false)
+	return translate("leave", err)
+}
+
+// LeaveLater implements core.Leases.
+func (s *Store) LeaveLater(ctx context.Context, worker int64) error {
+	_, err := s.lease.Exec(ctx, s.q("leave"), worker, true)
 	return translate("leave", err)
 }
 

@@ -101,6 +101,7 @@ func (quietLeases) Beats(context.Context) ([]core.Beat, error)        { return n
 func (quietLeases) MarkLost(context.Context, core.Beat) (bool, error) { return false, nil }
 func (quietLeases) Recover(context.Context) (int, error)              { return 0, nil }
 func (quietLeases) Leave(context.Context, int64) error                { return nil }
+func (quietLeases) LeaveLater(context.Context, int64) error           { return nil }
 func (quietLeases) HandBackOrphans(context.Context, int64, []core.Held) (int, error) {
 	return 0, nil
 }

@@ -137,13 +137,27 @@ func (s *Supervisor) signOff(ctx context.Context, running []actors.Running) erro
 	if worker == 0 {
 		return nil // never joined
 	}
+	if len(running) > 0 {
+		return s.signOffRunning(ctx, worker, running)
+	}
 	if err := s.cfg.Leases.Leave(ctx, worker); err != nil {
 		return fmt.Errorf("supervisor: sign off: %w", err)
 	}
-	if len(running) > 0 {
-		return nil // recovery is left to others, who wait for the lease
-	}
 	if _, err := s.cfg.Leases.Recover(ctx); err != nil {
+		return fmt.Errorf("supervisor: sign off: %w", err)
+	}
+	return nil
+}
+
+// signOffRunning keeps the claims of handlers that still run, so that nobody
+// starts beside them before the lease has ended.
+func (s *Supervisor) signOffRunning(ctx context.Context, worker int64, running []actors.Running) error {
+	held := make([]core.Held, len(running))
+	for i, r := range running {
+		held[i] = r.Held
+	}
+	_, err := s.cfg.Leases.HandBackOrphans(ctx, worker, held)
+	if err = errors.Join(err, s.cfg.Leases.LeaveLater(ctx, worker)); err != nil {
 		return fmt.Errorf("supervisor: sign off: %w", err)
 	}
 	return nil

@@ -345,6 +345,13 @@ func (w *twinWorker) Leave(_ context.Context, worker int64) error {
 	return nil
 }
 
+// LeaveLater keeps the claims: in these tests no lease ends after it.
+func (w *twinWorker) LeaveLater(context.Context, int64) error {
+	err := w.enter("LeaveLater")
+	w.twinStore.mu.Unlock()
+	return err
+}
+
 func (w *twinWorker) HandBackOrphans(_ context.Context, worker int64, held []core.Held) (int, error) {
 	err := w.enter("HandBackOrphans")
 	defer w.twinStore.mu.Unlock()

@@ -86,6 +86,9 @@ type Leases interface {
 	Recover(context.Context) (int, error)
 	// Leave marks the worker as left: recovery charges its records nothing.
 	Leave(ctx context.Context, worker int64) error
+	// LeaveLater is Leave for a worker with handlers that still run: what it
+	// has claimed stays claimed for a lease more, and is then recovered without a charge.
+	LeaveLater(ctx context.Context, worker int64) error
 	// HandBackOrphans frees every claim of the worker that is not in held.
 	HandBackOrphans(ctx context.Context, worker int64, held []Held) (int, error)
 }

@@ -196,7 +196,7 @@ func sigterm(t *stage) {
 	t.append("r", do{"ms": 2000})
 	t.append("r", nil)
 	t.append("failing", do{"do": "fail", "first": 0, "only": "nobody"})
-	t.running("r", 1)
+	t.eventually("all of its handlers run", 20*time.Second, func() bool { return t.number(begun, "r", 1) == 3 })
 	w.signal(syscall.SIGTERM)
 	t.pause(300 * time.Millisecond)
 	w.signal(syscall.SIGTERM)

@@ -34,7 +34,8 @@ end
 $$;
 
 -- Frees claims whose holder is not live, at most max_records a call; returns how many. A lost worker's
--- records become suspects; one that left (it fenced itself, or stopped) charges nothing.
+-- records become suspects; one that left (it fenced itself, or stopped) charges nothing. One that left
+-- while handlers of it went on running keeps its claims until ended_at, a lease later.
 create function {{.schema}}.recover(max_records integer) returns integer
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -46,7 +47,8 @@ declare
 begin
   dead := array(
     select distinct m.claimed_by from {{.schema}}.mailboxes m where m.claimed_by is not null
-      and not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and w.status = 'live'));
+      and not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and (w.status = 'live'
+        or w.status = 'left' and w.ended_at > at and w.ended_at <= at + w.lease))); -- after a step of the clock: now
   if cardinality(dead) = 0 then
     return 0;
   end if;
