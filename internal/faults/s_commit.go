@@ -2,11 +2,12 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/clock"
 
 	"github.com/keylinehq/keyline"
 )
@@ -157,7 +158,7 @@ func settleRace(t *stage) {
 	errs := make(chan error, appenders)
 	for i := range appenders {
 		group.Go(func() {
-			random := rand.New(rand.NewPCG(uint64(i), 1)) //nolint:gosec // no secret
+			random := clock.NewRand(uint64(i))
 			for range each {
 				tx, err := t.pool.Begin(t.ctx)
 				if err == nil {
