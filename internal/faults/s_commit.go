@@ -7,9 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/keylinehq/keyline/internal/clock"
-
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/clock"
 )
 
 var commitOrder = []scenario{
