@@ -39,6 +39,8 @@ func translate(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case classed(err):
+		return fmt.Errorf("%s: %w", what, err)
 	case sqlState(err) == stateWorkerNotLive || sqlState(err) == stateClaimLost:
 		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrFenced, err)
 	case sqlState(err) == stateNoRecord:
@@ -49,6 +51,17 @@ func translate(what string, err error) error {
 		return fmt.Errorf("%s: %w: %w", what, keylinetype.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// classed reports whether an error, though no server sent it, says already what
+// the caller may do: without an SQLSTATE it would read as a lost connection.
+func classed(err error) bool {
+	for _, class := range []error{keylinetype.ErrNotFound, keylinetype.ErrConflict, keylinetype.ErrInvalid, keylinetype.ErrFenced} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
 }
 
 // unavailable reports whether the statement may have failed, or may have been

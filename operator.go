@@ -1,0 +1,268 @@
+package keyline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
+	"github.com/keylinehq/keyline/store"
+)
+
+// Codes of an Operator's errors, beside those of every Error.
+const (
+	// CodeNothingToDo (ErrConflict): what was asked for is so already, or there is nothing that it could change.
+	CodeNothingToDo = "nothing_to_do"
+	// CodeNotAppliedYet (ErrUnavailable): the command is given and stays given, and
+	// no worker had applied it when the context ended. Asking again waits for the same one.
+	CodeNotAppliedYet = "not_applied_yet"
+)
+
+// Role is what an operator may do here. Over SQL the database role is what
+// decides; the audit keeps it beside the actor.
+type Role string
+
+// The roles.
+const (
+	// RoleViewer reads, but nothing about event types that are internal (default).
+	RoleViewer Role = "viewer"
+	// RoleOperator also acts.
+	RoleOperator Role = "operator"
+)
+
+// OperatorConfig says who operates, and on what.
+type OperatorConfig struct {
+	// Schema is Keyline's schema; "" means "keyline".
+	Schema string
+	// Actor is who acts, as the audit names them. Required to act; an Operator
+	// is cheap, so make one for each person.
+	Actor string
+	// Role is what they may do; "" means RoleViewer.
+	Role Role
+}
+
+// Operator is what operators see and do: the one contract of the command line
+// and of everything else that operates an installation.
+//
+// Every act writes its audit in its own transaction, changes nothing that is so
+// already, and returns when it is applied. Acts on a record are commands that
+// only the record's claim holder applies, so that none races a live delivery: a
+// worker has to run. The context bounds the wait; a command outlives it.
+//
+// Errors of acts are *Error: CodePermissionDenied (the role), ErrNotFound (no
+// such thing), ErrInvalid (no actor, or no reason where one is required),
+// ErrConflict with CodeNothingToDo, ErrUnavailable with CodeNotAppliedYet.
+type Operator interface {
+	// RetryConsumer has one consumer's failed delivery of an event run again now:
+	// its head that is in backoff or parked, or its dead letter. Runs that
+	// succeeded are never repeated. Attempts go on counting.
+	RetryConsumer(ctx context.Context, event uuid.UUID, consumer, reason string) (Act, error)
+	// RetryEvent does that for every consumer whose delivery of the event has failed.
+	RetryEvent(ctx context.Context, event uuid.UUID, reason string) ([]Act, error)
+	// RetryDeadLetter delivers an open dead letter again, marked as redelivered:
+	// in order where its consumer is parked on it, else beside younger events.
+	RetryDeadLetter(ctx context.Context, id int64, reason string) (Act, error)
+	// ResolveDeadLetter gives an open dead letter up; a consumer that is parked on it goes on. A reason is required.
+	ResolveDeadLetter(ctx context.Context, id int64, reason string) (Act, error)
+	// SkipHead gives up the event that a consumer is in backoff or parked on. A reason is required.
+	SkipHead(ctx context.Context, key Key, consumer, reason string) (Act, error)
+
+	// PauseConsumer stops a consumer's deliveries; it keeps its place.
+	PauseConsumer(ctx context.Context, name, reason string) error
+	// ResumeConsumer makes a paused or disabled consumer active.
+	ResumeConsumer(ctx context.Context, name, reason string) error
+	// DisableConsumer lets events pass a consumer as ignored: it loses its place
+	// on every record. A reason is required.
+	DisableConsumer(ctx context.Context, name, reason string) error
+	// RetireConsumer ends a consumer for ever. A reason is required.
+	RetireConsumer(ctx context.Context, name, reason string) error
+
+	// RecoverStaleClaims marks workers lost that stay silent for a whole lease
+	// while it watches, and frees all claims that no live worker holds.
+	RecoverStaleClaims(ctx context.Context, reason string) (Recovered, error)
+
+	// RetryDeadLetters and ResolveDeadLetters act on all open dead letters that a
+	// filter takes, however many. What dies meanwhile is left alone.
+	RetryDeadLetters(ctx context.Context, f DeadLetterFilter, reason string, opts BulkOptions) (BulkReport, error)
+	ResolveDeadLetters(ctx context.Context, f DeadLetterFilter, reason string, opts BulkOptions) (BulkReport, error)
+
+	// InspectRecord reads a record with its last events, at most so many, payload-free.
+	InspectRecord(ctx context.Context, key Key, events int) (RecordView, error)
+	// InspectEvent reads an event with the state of each delivery, payload-free.
+	InspectEvent(ctx context.Context, event uuid.UUID) (EventView, error)
+	// InspectConsumer reads a registered consumer, with who runs it and how it fares.
+	InspectConsumer(ctx context.Context, name string) (ConsumerView, error)
+	// DeadLetters lists dead letters, the newest first.
+	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetter, error)
+	// Audit lists who did what, the newest first.
+	Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error)
+	// Why says why a record is where it is, and what to do next.
+	Why(ctx context.Context, key Key) (Why, error)
+	// Verify looks for what must not be, in chunks, beside live traffic.
+	Verify(ctx context.Context, opts VerifyOptions) (Verification, error)
+}
+
+// What operators read.
+type (
+	// RecordView is a record as it stands.
+	RecordView = store.RecordView
+	// EventView is an event as it stands.
+	EventView = store.EventView
+	// ConsumerView is a registered consumer, who runs it and how it fares.
+	ConsumerView = store.OverviewConsumer
+	// DeadLetter is a delivery that ended without success, by reference.
+	DeadLetter = store.DeadLetterRow
+	// AuditEntry is a line of the audit.
+	AuditEntry = store.AuditRow
+	// AuditFilter says which lines of the audit.
+	AuditFilter = store.AuditFilter
+	// Recovered is what a recovery found.
+	Recovered = store.Recovered
+	// Verification is what a verification found.
+	Verification = store.Verification
+	// VerifyOptions are the settings of a verification.
+	VerifyOptions = store.VerifyOptions
+)
+
+// Act is an act on one delivery that was applied.
+type Act struct {
+	Tenant   string `json:"tenant"`
+	Record   string `json:"record"`
+	Seq      int64  `json:"seq"`
+	Consumer string `json:"consumer"`
+	// DeadLetter is the one that it was about, 0: none.
+	DeadLetter int64 `json:"dead_letter,omitempty"`
+	// Command is the command's id; Joined is true where the same was waiting already.
+	Command int64 `json:"command"`
+	Joined  bool  `json:"joined"`
+	// Outcome is what the claim holder says that it did.
+	Outcome string `json:"outcome"`
+}
+
+// operator implements Operator.
+type operator struct {
+	cfg   OperatorConfig
+	store *store.Operate
+}
+
+// NewOperator makes an Operator on a pool, which stays the caller's. Nothing is
+// connected. The error names the field that is wrong.
+func NewOperator(pool *pgxpool.Pool, cfg OperatorConfig) (Operator, error) {
+	if pool == nil {
+		return nil, wrong("pool", "is nil")
+	}
+	if cfg.Role == "" {
+		cfg.Role = RoleViewer
+	}
+	if cfg.Role != RoleViewer && cfg.Role != RoleOperator {
+		return nil, wrong("Role", "must be %q or %q", RoleViewer, RoleOperator)
+	}
+	s, err := store.NewOperate(pool, cfg.Schema)
+	if err != nil {
+		return nil, wrong("Schema", "%v", err)
+	}
+	return &operator{cfg: cfg, store: s}, nil
+}
+
+// may refuses an act without the role, the actor or a required reason.
+func (o *operator) may(op, reason string, reasonRequired bool) error {
+	switch {
+	case o.cfg.Role != RoleOperator:
+		return &Error{Code: CodePermissionDenied, Message: fmt.Sprintf("the role %s may not do that: it takes %s", o.cfg.Role, RoleOperator), op: op}
+	case strings.TrimSpace(o.cfg.Actor) == "":
+		return &Error{Code: CodeInvalidArgument, Field: "Actor", Message: "is required: the audit names who acts", op: op, class: ErrInvalid}
+	case reasonRequired && strings.TrimSpace(reason) == "":
+		return &Error{Code: CodeInvalidArgument, Field: "reason", Message: "is required: what is given up is not delivered any more", op: op, class: ErrInvalid}
+	}
+	return nil
+}
+
+// nothing is the error of an act that would change nothing.
+func nothing(op, format string, args ...any) *Error {
+	return &Error{Code: CodeNothingToDo, Message: fmt.Sprintf(format, args...), op: op, class: ErrConflict}
+}
+
+// operated reads an error of the store, which has classed it already.
+func operated(op string, err error) error {
+	var state interface{ SQLState() string }
+	if err == nil || errors.As(err, &state) {
+		return translate(op, err)
+	}
+	e := &Error{Message: err.Error(), op: op, cause: err}
+	switch {
+	case errors.Is(err, ErrNotFound):
+		e.Code, e.class = CodeNotFound, ErrNotFound
+	case errors.Is(err, ErrConflict):
+		e.Code, e.class = CodeNothingToDo, ErrConflict
+	case errors.Is(err, ErrInvalid):
+		e.Code, e.class = CodeInvalidArgument, ErrInvalid
+	default:
+		return translate(op, err)
+	}
+	e.Message = bare(e.Message)
+	return e
+}
+
+// bare leaves out what the class says anyway.
+func bare(message string) string {
+	for _, class := range []error{ErrNotFound, ErrConflict, ErrInvalid} {
+		message = strings.TrimSuffix(message, ": "+class.Error())
+	}
+	return strings.TrimPrefix(message, "change registry: ")
+}
+
+// give gives a command and waits until it is applied.
+func (o *operator) give(ctx context.Context, op string, c core.Command, act Act, reason string) (Act, error) {
+	act, err := o.start(ctx, op, c, act, reason)
+	if err != nil {
+		return act, err
+	}
+	return o.finish(ctx, op, act)
+}
+
+// start gives a command.
+func (o *operator) start(ctx context.Context, op string, c core.Command, act Act, reason string) (Act, error) {
+	c.Actor, c.Reason = o.cfg.Actor, reason
+	given, err := o.store.Give(ctx, c, target(act))
+	act.Command, act.Joined = given.ID, given.Joined
+	return act, operated(op, err)
+}
+
+// finish waits until a command is applied. A command that had nothing to do is an error.
+func (o *operator) finish(ctx context.Context, op string, act Act) (Act, error) {
+	applied, err := o.store.Await(ctx, act.Command)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return act, &Error{Code: CodeNotAppliedYet, op: op, class: ErrUnavailable, cause: ctx.Err(),
+			Message: fmt.Sprintf("command %d is given, but no worker has applied it yet; it stays, and the record's next holder applies it", act.Command)}
+	case err != nil:
+		return act, operated(op, err)
+	}
+	act.Outcome = applied.Detail
+	if !applied.Done {
+		return act, nothing(op, "%s", strings.TrimPrefix(applied.Detail, "nothing to do: "))
+	}
+	return act, nil
+}
+
+// target is what the audit says that an act was about.
+func target(a Act) string {
+	name := a.Record
+	if a.Tenant != "" {
+		name = a.Tenant + "/" + a.Record
+	}
+	t := fmt.Sprintf("%s #%d for %s", name, a.Seq, a.Consumer)
+	if a.DeadLetter != 0 {
+		t = fmt.Sprintf("dead letter %d: %s", a.DeadLetter, t)
+	}
+	return t
+}
+
+func actOn(key keylinetype.Key, seq int64, consumer string, deadLetter int64) Act {
+	return Act{Tenant: key.Tenant, Record: key.Record, Seq: seq, Consumer: consumer, DeadLetter: deadLetter}
+}

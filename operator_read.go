@@ -1,0 +1,111 @@
+package keyline
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/keylinehq/keyline/store"
+)
+
+// DeadLetterFilter says which dead letters; its zero fields filter nothing.
+type DeadLetterFilter struct {
+	// Consumer, Code and Type are the consumer's name, the error's code and the event's type.
+	Consumer, Code, Type string
+	// Tenant and Record are nil for all.
+	Tenant, Record *string
+	// Since and Until bound the last failure: at or after, and before.
+	Since, Until time.Time
+	// Statuses are among open, retrying, delivered and resolved; nil: all. Bulk acts take the open ones.
+	Statuses []string
+	// Below is the id to go on below, for the next page; 0: from the newest.
+	Below int64
+	// Limit is the most of a page; 0 means 100.
+	Limit int
+}
+
+func (o *operator) query(f DeadLetterFilter) store.DeadQuery {
+	return store.DeadQuery{Consumer: f.Consumer, Code: f.Code, Type: f.Type, Tenant: f.Tenant, Record: f.Record, Since: f.Since, Until: f.Until,
+		Statuses: f.Statuses, HideInternal: o.cfg.Role == RoleViewer}
+}
+
+// DeadLetters implements Operator.
+func (o *operator) DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetter, error) {
+	list, err := o.store.DeadLetters(ctx, o.query(f), f.Below, f.Limit)
+	return list, operated("list dead letters", err)
+}
+
+// Audit implements Operator.
+func (o *operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
+	list, err := o.store.Audit(ctx, f)
+	return list, operated("read audit", err)
+}
+
+// InspectRecord implements Operator.
+func (o *operator) InspectRecord(ctx context.Context, key Key, events int) (RecordView, error) {
+	const op = "inspect record"
+	v, err := o.store.ReadRecord(ctx, key, events)
+	if err != nil {
+		return v, operated(op, err)
+	}
+	internal, err := o.hidden(ctx)
+	v.Events = slices.DeleteFunc(v.Events, func(e store.RecordEvent) bool { return internal[e.Type] })
+	return v, operated(op, err)
+}
+
+// hidden are the event types that are not for this role's eyes.
+func (o *operator) hidden(ctx context.Context) (map[string]bool, error) {
+	if o.cfg.Role != RoleViewer {
+		return nil, nil
+	}
+	return o.store.InternalTypes(ctx)
+}
+
+// InspectEvent implements Operator.
+func (o *operator) InspectEvent(ctx context.Context, event uuid.UUID) (EventView, error) {
+	const op = "inspect event"
+	v, err := o.store.InspectEvent(ctx, event)
+	if err != nil {
+		return v, operated(op, err)
+	}
+	internal, err := o.hidden(ctx)
+	if err != nil {
+		return EventView{}, operated(op, err)
+	}
+	if internal[v.Type] {
+		return EventView{}, &Error{Code: CodeNotFound, Message: "there is no such event", op: op, class: ErrNotFound}
+	}
+	return v, nil
+}
+
+// InspectConsumer implements Operator.
+func (o *operator) InspectConsumer(ctx context.Context, name string) (ConsumerView, error) {
+	const op = "inspect consumer"
+	list, err := o.store.ConsumerMap(ctx)
+	if err != nil {
+		return ConsumerView{}, operated(op, err)
+	}
+	for _, c := range list {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	return ConsumerView{}, &Error{Code: CodeNotFound, Message: "there is no consumer " + name, op: op, class: ErrNotFound}
+}
+
+// Verify implements Operator.
+func (o *operator) Verify(ctx context.Context, opts VerifyOptions) (Verification, error) {
+	v, err := o.store.Verify(ctx, opts)
+	return v, operated("verify", err)
+}
+
+// Why implements Operator.
+func (o *operator) Why(ctx context.Context, key Key) (Why, error) {
+	rows, err := o.store.WhyRows(ctx, key)
+	if err != nil {
+		return Why{}, operated("why", err)
+	}
+	return explain(rows), nil
+}

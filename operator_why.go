@@ -1,0 +1,315 @@
+package keyline
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/store"
+)
+
+// Reason is why a consumer is where it is on a record.
+type Reason string
+
+// The reasons. docs/operations.md says what to do about each.
+const (
+	// ReasonDone: it is done with every event that concerns it.
+	ReasonDone Reason = "done"
+	// ReasonReady: its next event is due, and a worker takes it as soon as one is free.
+	ReasonReady Reason = "ready"
+	// ReasonClaimed: a worker holds the record and delivers.
+	ReasonClaimed Reason = "claimed"
+	// ReasonBackoff: its next event failed and is due again later.
+	ReasonBackoff Reason = "backoff"
+	// ReasonParked: it waits for an operator, or for code that supports the event's version.
+	ReasonParked Reason = "parked"
+	// ReasonUnhosted: no live worker runs it.
+	ReasonUnhosted Reason = "unhosted"
+	// ReasonPaused: an operator paused it.
+	ReasonPaused Reason = "paused"
+	// ReasonBreakerOpen: it failed on many records, and nothing of it starts for a while.
+	ReasonBreakerOpen Reason = "breaker_open"
+	// ReasonBackfilling: its start position is still being written on older records.
+	ReasonBackfilling Reason = "backfilling"
+	// ReasonAppenderInFlight: it is done, and the record's row is held by a transaction that appends.
+	ReasonAppenderInFlight Reason = "appender_in_flight"
+	// ReasonLockstep: the event in front is not done for another consumer (ordering lockstep).
+	ReasonLockstep Reason = "lockstep"
+	// ReasonScope: a sibling with the scope all_for_one is in backoff or parked.
+	ReasonScope Reason = "scope"
+)
+
+// Why says why a record is where it is.
+type Why struct {
+	Tenant string `json:"tenant"`
+	Key    string `json:"key"`
+	Head   int64  `json:"head"`
+	// Cursor is the seq up to which every consumer without a place of its own is done.
+	Cursor    int64         `json:"cursor"`
+	Consumers []WhyConsumer `json:"consumers"`
+	// Sentence says it in words, and what to do next.
+	Sentence string `json:"sentence"`
+}
+
+// WhyConsumer is one consumer in a Why.
+type WhyConsumer struct {
+	Name string `json:"name"`
+	// Position is the last event that it is done with.
+	Position int64  `json:"position"`
+	Reason   Reason `json:"reason"`
+	// Since is when that began, nil where it is not known.
+	Since *time.Time `json:"since"`
+	// Worker has the record or, for ReasonBreakerOpen, the open breaker; nil: none.
+	Worker        *int64     `json:"worker"`
+	NextAttemptAt *time.Time `json:"next_attempt_at"`
+	// DeadLetter is what an operator would retry or resolve; nil: none.
+	DeadLetter *int64 `json:"dead_letter"`
+
+	// What the sentence also needs.
+	attempt   int
+	errorCode string
+	openDead  int64
+	waitsFor  string
+}
+
+// explain is a function of the rows alone.
+func explain(v store.WhyRows) Why {
+	w := Why{Tenant: v.Key.Tenant, Key: v.Key.Record, Head: v.Head, Cursor: v.Cursor, Consumers: []WhyConsumer{}}
+	for i := range v.Consumers {
+		w.Consumers = append(w.Consumers, explainConsumer(&v, &v.Consumers[i]))
+	}
+	w.Sentence = sentence(&v, w.Consumers)
+	return w
+}
+
+// explainConsumer finds the reason: what would hold the delivery longest comes first.
+func explainConsumer(v *store.WhyRows, c *store.WhyConsumer) WhyConsumer {
+	out := WhyConsumer{Name: c.Name, Position: c.Seq, attempt: c.Attempt, errorCode: c.ErrorCode, openDead: c.OpenDead}
+	if c.DeadLetter != 0 {
+		out.DeadLetter = &c.DeadLetter
+	}
+	behind := c.NextSeq != 0
+	retrying := c.Retrying != 0
+	switch {
+	case c.Status == string(core.Backfilling):
+		out.Reason, out.Since = ReasonBackfilling, &c.UpdatedAt
+	case c.Status == string(core.Paused):
+		out.Reason, out.Since = ReasonPaused, &c.UpdatedAt
+	case !behind && !retrying:
+		out.Reason = ReasonDone
+		if v.AppenderHolds {
+			out.Reason = ReasonAppenderInFlight
+		}
+	case c.State == string(core.Parked) && !retrying:
+		out.Reason, out.Since = ReasonParked, first(c.DeadAt, c.FirstFailedAt, c.NextAt)
+	case len(c.Hosts) == 0:
+		out.Reason, out.Since = ReasonUnhosted, first(c.NextAt, c.RetryingAt)
+	default:
+		explainDelivery(v, c, &out)
+	}
+	return out
+}
+
+// explainDelivery is about a delivery that a live worker could run.
+func explainDelivery(v *store.WhyRows, c *store.WhyConsumer, out *WhyConsumer) {
+	due := c.NextAttemptAt
+	if c.NextSeq == 0 || c.State == string(core.Parked) {
+		due, out.DeadLetter = c.RetryingAt, &c.Retrying
+	}
+	out.Since = first(c.FirstFailedAt, c.NextAt, due)
+	if due != nil && due.After(v.Now) {
+		out.Reason, out.NextAttemptAt = ReasonBackoff, due
+		return
+	}
+	if s := scopedBy(v, c); s != "" {
+		out.Reason, out.waitsFor = ReasonScope, s
+		return
+	}
+	if s := lockstepBehind(v, c); s != "" {
+		out.Reason, out.waitsFor = ReasonLockstep, s
+		return
+	}
+	// A breaker is each worker's own: it holds the record where its holder's is open, or where no worker's is closed.
+	held := v.Worker != nil && slices.Contains(c.BreakerAt, *v.Worker)
+	if held || len(c.BreakerAt) > 0 && (len(c.BreakerAt) == len(c.Hosts) || v.Worker == nil && v.DueAt != nil && v.DueAt.After(v.Now)) {
+		out.Reason, out.Worker = ReasonBreakerOpen, &c.BreakerAt[0]
+		if held {
+			out.Worker = v.Worker
+		} else {
+			out.NextAttemptAt = v.DueAt // the record was handed back to then
+		}
+		return
+	}
+	if v.Worker != nil {
+		out.Reason, out.Worker, out.Since = ReasonClaimed, v.Worker, v.ClaimedAt
+		return
+	}
+	out.Reason = ReasonReady
+}
+
+// scopedBy names a sibling that holds the others while it fails.
+func scopedBy(v *store.WhyRows, c *store.WhyConsumer) string {
+	for _, o := range v.Consumers {
+		if o.ID != c.ID && o.Scope == AllForOne && o.Status == string(core.Active) &&
+			(o.State == string(core.Backoff) || o.State == string(core.Parked)) {
+			return o.Name
+		}
+	}
+	return ""
+}
+
+// lockstepBehind names a consumer that is not done with an event in front of
+// c's next one, the farthest behind of them.
+func lockstepBehind(v *store.WhyRows, c *store.WhyConsumer) string {
+	if v.Ordering != Lockstep || c.NextSeq == 0 {
+		return ""
+	}
+	name, seq := "", c.NextSeq
+	for _, o := range v.Consumers {
+		if o.ID != c.ID && o.Status != string(core.Backfilling) && o.NextSeq != 0 && o.NextSeq < seq {
+			name, seq = o.Name, o.NextSeq
+		}
+	}
+	return name
+}
+
+func first(times ...*time.Time) *time.Time {
+	for _, t := range times {
+		if t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// severity orders the reasons by what an operator should read first.
+var severity = []Reason{ReasonParked, ReasonUnhosted, ReasonPaused, ReasonBreakerOpen, ReasonBackoff, ReasonBackfilling, ReasonScope, ReasonLockstep,
+	ReasonAppenderInFlight, ReasonClaimed, ReasonReady, ReasonDone}
+
+// sentence is about the consumer that is worst off, and counts the others that wait.
+func sentence(v *store.WhyRows, list []WhyConsumer) string {
+	if v.Worker != nil && v.WorkerStatus != "live" {
+		return fmt.Sprintf("Worker %d has claimed %s and does not live any more: another one frees it within a lease, `keyline recover` does it now.",
+			*v.Worker, quoted(v.Key))
+	}
+	worst, waiting := -1, 0
+	for i := range list {
+		if list[i].Reason == ReasonDone || list[i].Reason == ReasonPaused && v.Consumers[i].NextSeq == 0 {
+			continue
+		}
+		waiting++
+		if worst < 0 || slices.Index(severity, list[i].Reason) < slices.Index(severity, list[worst].Reason) {
+			worst = i
+		}
+	}
+	if worst < 0 {
+		return settledSentence(v, list)
+	}
+	s := consumerSentence(v, &v.Consumers[worst], &list[worst])
+	if waiting > 1 {
+		s += fmt.Sprintf(" %d more are not done here.", waiting-1)
+	}
+	return s
+}
+
+func settledSentence(v *store.WhyRows, list []WhyConsumer) string {
+	var dead []string
+	for _, c := range list {
+		if c.openDead > 0 {
+			dead = append(dead, c.Name)
+		}
+	}
+	switch {
+	case len(dead) > 0:
+		return fmt.Sprintf("Nothing waits on %s, but %s gave up on events: `keyline dead-letters list --record %s%s` shows them.",
+			quoted(v.Key), strings.Join(dead, " and "), shell(v.Key.Record), tenantFlag(v.Key))
+	case len(list) == 0:
+		return fmt.Sprintf("No consumer is registered: nobody waits for %s. Start a worker.", quoted(v.Key))
+	case v.Commands > 0:
+		return fmt.Sprintf("Every consumer is done with %s; %d commands of operators wait for a worker to take it.", quoted(v.Key), v.Commands)
+	}
+	return fmt.Sprintf("Every consumer is done with %s, up to event %d.", quoted(v.Key), v.Head)
+}
+
+// consumerSentence says what is the matter and what to do next.
+func consumerSentence(v *store.WhyRows, row *store.WhyConsumer, c *WhyConsumer) string {
+	key := shell(v.Key.Record) + tenantFlag(v.Key)
+	next := fmt.Sprintf("%s waits with event %d of %s", c.Name, max(row.NextSeq, c.Position), quoted(v.Key))
+	switch c.Reason {
+	case ReasonParked:
+		if c.errorCode == core.CodeUnsupportedVersion && c.DeadLetter == nil {
+			return next + ": its code does not support the event's version. Deploy code that does, or give it up: " +
+				fmt.Sprintf("`keyline skip %s %s --reason …`.", key, c.Name)
+		}
+		if c.DeadLetter == nil {
+			return next + fmt.Sprintf(": it is parked there. `keyline skip %s %s --reason …` gives it up.", key, c.Name)
+		}
+		return next + fmt.Sprintf(": it is parked there after %d attempts (%s). Mend the cause, then `keyline dead-letters retry %d`; or give it up: `keyline dead-letters resolve %d --reason …`.",
+			c.attempt, c.errorCode, *c.DeadLetter, *c.DeadLetter)
+	case ReasonUnhosted:
+		return next + ": no live worker runs it. Start one that does, or, if none ever will, `keyline consumers retire " + c.Name + " --reason …`."
+	case ReasonPaused:
+		return next + ": it is paused. `keyline consumers resume " + c.Name + "` goes on; the audit says who paused it and why."
+	case ReasonBreakerOpen:
+		return next + fmt.Sprintf(": it fails on many records, so that worker %d starts nothing of it until a probe succeeds. Mend what it calls; it goes on by itself.", *c.Worker)
+	case ReasonBackoff:
+		return backoffSentence(next, row, c)
+	case ReasonBackfilling:
+		return fmt.Sprintf("%s is being prepared to start on older records; it begins when its place on every record is written. `keyline status` shows whether workers live.", c.Name)
+	case ReasonScope:
+		return next + fmt.Sprintf(": its sibling %s fails on this record, and holds the others back meanwhile. See to %s.", c.waitsFor, c.waitsFor)
+	case ReasonLockstep:
+		return next + fmt.Sprintf(": %s is not done with an event in front of it, and the order is lockstep. See to %s.", c.waitsFor, c.waitsFor)
+	case ReasonAppenderInFlight:
+		return fmt.Sprintf("Every committed event of %s is done; a transaction that appends to it is open. It ends with that transaction: look for a long one in pg_stat_activity.", quoted(v.Key))
+	case ReasonClaimed:
+		return next + fmt.Sprintf(": worker %s#%d has it since %s and delivers. If that is too long, look at its handler.", v.WorkerName, *c.Worker, c.Since.UTC().Format(time.RFC3339))
+	}
+	if !v.Mailbox {
+		return next + ", and the record has no mailbox, so that no worker will look: run `keyline verify`."
+	}
+	return next + ", which is due: a worker takes it as soon as one is free. If it stays so, `keyline status` shows who works."
+}
+
+func backoffSentence(next string, row *store.WhyConsumer, c *WhyConsumer) string {
+	at := c.NextAttemptAt.UTC().Format(time.RFC3339)
+	if row.NextID == nil || row.NextSeq == 0 {
+		return fmt.Sprintf("%s delivers dead letter %d again at %s, beside younger events.", c.Name, row.Retrying, at)
+	}
+	return next + fmt.Sprintf(": attempt %d failed%s, the next is due at %s. `keyline retry %s --consumer %s` runs it now.",
+		c.attempt, inBrackets(c.errorCode), at, row.NextID, c.Name)
+}
+
+func inBrackets(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+func quoted(k Key) string {
+	if k.Tenant == "" {
+		return k.Record
+	}
+	return k.Record + " of tenant " + k.Tenant
+}
+
+func tenantFlag(k Key) string {
+	if k.Tenant == "" {
+		return ""
+	}
+	return " --tenant " + shell(k.Tenant)
+}
+
+// shell quotes a word so that the command that the sentence gives can be pasted.
+func shell(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/@%+,=", r)
+	}
+	if word != "" && !strings.HasPrefix(word, "-") && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,273 @@
+package keyline_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/testdb"
+)
+
+func newOperator(t *testing.T, db *testdb.DB, role keyline.Role) keyline.Operator {
+	t.Helper()
+	return must(keyline.NewOperator(db.Pool(), keyline.OperatorConfig{Actor: "olga", Role: role}))(t)
+}
+
+// whyOf finds a consumer in a Why.
+func whyOf(w keyline.Why, consumer string) keyline.WhyConsumer {
+	for _, c := range w.Consumers {
+		if c.Name == consumer {
+			return c
+		}
+	}
+	return keyline.WhyConsumer{}
+}
+
+// awaitReason waits until why gives a consumer this reason on record "thing:1".
+func awaitReason(t *testing.T, db *testdb.DB, consumer string, want keyline.Reason) (w keyline.Why, c keyline.WhyConsumer) {
+	t.Helper()
+	o := newOperator(t, db, keyline.RoleViewer)
+	testdb.Eventually(t, func() bool {
+		w = must(o.Why(t.Context(), keyline.Key{Record: "thing:1"}))(t)
+		c = whyOf(w, consumer)
+		return c.Reason == want
+	}, "why says %s of %s", want, consumer)
+	return w, c
+}
+
+// says checks that the sentence leads on.
+func says(t *testing.T, w keyline.Why, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(w.Sentence, p) {
+			t.Errorf("the sentence does not say %q: %s", p, w.Sentence)
+		}
+	}
+}
+
+// failing is a consumer that always fails.
+func failing(name string, change ...func(*keyline.Consumer)) keyline.Consumer {
+	c := keyline.Consumer{Name: name, Types: []string{"*"}, Effect: keyline.None(),
+		Handle: func(context.Context, *keyline.Delivery) error { return errFails }}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+// blocking is a consumer that blocks until its worker stops.
+func blocking(name string, begun chan<- struct{}) keyline.Consumer {
+	return keyline.Consumer{Name: name, Types: []string{"*"}, Effect: keyline.None(),
+		Handle: func(ctx context.Context, _ *keyline.Delivery) error {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+}
+
+// quickStop is a worker's configuration for tests whose handlers block.
+var quickStop = keyline.Config{ShutdownGrace: time.Millisecond}
+
+func TestWhyDone(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{}, recording(s, "c"))
+	appendN(t, db, "thing:1", 2)
+	settled(t, db)
+	w, c := awaitReason(t, db, "c", keyline.ReasonDone)
+	if w.Head != 2 || w.Cursor != 2 || c.Position != 2 || c.DeadLetter != nil || c.Worker != nil {
+		t.Errorf("%+v", w)
+	}
+	says(t, w, "done with thing:1", "event 2")
+	if _, err := newOperator(t, db, keyline.RoleViewer).Why(t.Context(), keyline.Key{Record: "nothing:1"}); err == nil {
+		t.Error("why of a record that is not there")
+	} else {
+		wantError(t, err, keyline.ErrNotFound, keyline.CodeNotFound)
+	}
+}
+
+// registered registers consumers and stops their worker again.
+func registered(t *testing.T, db *testdb.DB, cfg keyline.Config, consumers ...keyline.Consumer) {
+	t.Helper()
+	stop(t, startWorker(t, db, cfg, consumers...))
+}
+
+func TestWhyReady(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	registered(t, db, keyline.Config{}, recording(s, "c"))
+	exec(t, db.Pool(), `insert into keyline.workers (name, instance, host, pid, lease, consumers) values ('busy', gen_random_uuid(), 'h', 1, '1 hour', '{c}')`)
+	appendN(t, db, "thing:1", 1)
+	w, c := awaitReason(t, db, "c", keyline.ReasonReady)
+	if c.Since == nil || c.Position != 0 || w.Head != 1 {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "due", "keyline status")
+}
+
+func TestWhyClaimed(t *testing.T) {
+	t.Parallel()
+	db, begun := testdb.New(t), make(chan struct{}, 1)
+	startWorker(t, db, quickStop, blocking("c", begun))
+	appendN(t, db, "thing:1", 1)
+	<-begun
+	w, c := awaitReason(t, db, "c", keyline.ReasonClaimed)
+	if c.Worker == nil || *c.Worker != 1 || c.Since == nil {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "#1 has it since", "handler")
+}
+
+func TestWhyClaimedByALostWorker(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	registered(t, db, keyline.Config{}, recording(s, "c"))
+	appendN(t, db, "thing:1", 1)
+	exec(t, db.Pool(), `update keyline.mailboxes set claimed_by = 1, claimed_at = now()`)
+	w := must(newOperator(t, db, keyline.RoleViewer).Why(t.Context(), keyline.Key{Record: "thing:1"}))(t)
+	says(t, w, "Worker 1", "keyline recover")
+}
+
+func TestWhyBackoff(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	startWorker(t, db, keyline.Config{}, failing("c"))
+	appendN(t, db, "thing:1", 1)
+	w, c := awaitReason(t, db, "c", keyline.ReasonBackoff)
+	if c.NextAttemptAt == nil || c.Since == nil || !c.NextAttemptAt.After(*c.Since) {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "attempt 1 failed (error)", "keyline retry "+scalar[string](t, db.Pool(), "select id::text from keyline.events")+" --consumer c")
+}
+
+func TestWhyParked(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	startWorker(t, db, keyline.Config{}, failing("c", func(c *keyline.Consumer) { c.OnDead, c.Retry = keyline.Park, quick() }))
+	appendN(t, db, "thing:1", 2)
+	w, c := awaitReason(t, db, "c", keyline.ReasonParked)
+	if c.DeadLetter == nil || *c.DeadLetter != 1 || c.Since == nil {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "event 1", "after 1 attempts (error)", "keyline dead-letters retry 1", "keyline dead-letters resolve 1 --reason")
+}
+
+func TestWhyParkedForAVersion(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	startWorker(t, db, keyline.Config{}, failing("c", func(c *keyline.Consumer) {
+		c.Versions, c.OnUnsupported = []int{2}, keyline.WaitUnsupported
+	}))
+	appendN(t, db, "thing:1", 1)
+	w, _ := awaitReason(t, db, "c", keyline.ReasonParked)
+	says(t, w, "does not support the event's version", "keyline skip thing:1 c --reason")
+}
+
+func TestWhyUnhosted(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	registered(t, db, keyline.Config{}, recording(s, "c"))
+	appendN(t, db, "thing:1", 1)
+	w, _ := awaitReason(t, db, "c", keyline.ReasonUnhosted)
+	says(t, w, "no live worker runs it", "keyline consumers retire c")
+}
+
+func TestWhyPaused(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{}, recording(s, "c"))
+	if err := newOperator(t, db, keyline.RoleOperator).PauseConsumer(t.Context(), "c", "maintenance"); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, db, "thing:1", 1)
+	w, c := awaitReason(t, db, "c", keyline.ReasonPaused)
+	if c.Since == nil {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "it is paused", "keyline consumers resume c")
+}
+
+func TestWhyBreakerOpen(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	startWorker(t, db, keyline.Config{Lease: time.Second}, failing("c", func(c *keyline.Consumer) {
+		c.Breaker = keyline.Breaker{MinRuns: 1, CoolDown: time.Hour}
+	}))
+	appendN(t, db, "other:1", 1)
+	// Published with the worker's lease.
+	testdb.Eventually(t, func() bool {
+		return scalar[string](t, db.Pool(), "select coalesce(state #>> '{consumers,0,breaker}', '') from keyline.workers") == "open"
+	}, "the breaker opens")
+	appendN(t, db, "thing:1", 1)
+	w, c := awaitReason(t, db, "c", keyline.ReasonBreakerOpen)
+	if c.Worker == nil || *c.Worker != 1 {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "fails on many records", "probe")
+}
+
+func TestWhyBackfilling(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	appendN(t, db, "thing:1", 1)
+	// The backfill waits for a record that somebody has locked.
+	tx := must(db.Connect().Begin(t.Context()))(t)
+	exec(t, tx, "select from keyline.records for update")
+	startWorker(t, db, keyline.Config{}, recording(s, "c", func(c *keyline.Consumer) { c.Start = keyline.Beginning() }))
+	w, c := awaitReason(t, db, "c", keyline.ReasonBackfilling)
+	if c.Since == nil {
+		t.Errorf("%+v", c)
+	}
+	says(t, w, "being prepared")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wait(t, 1)
+}
+
+func TestWhyAppenderInFlight(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{}, recording(s, "c"))
+	appendN(t, db, "thing:1", 1)
+	settled(t, db)
+	tx := must(db.Connect().Begin(t.Context()))(t)
+	if _, err := newClient(t, keyline.ClientConfig{}).Append(t.Context(), tx, keyline.NewEvent{Key: keyline.Key{Record: "thing:1"}, Type: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := awaitReason(t, db, "c", keyline.ReasonAppenderInFlight)
+	says(t, w, "a transaction that appends to it is open", "pg_stat_activity")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wait(t, 2)
+	settled(t, db)
+	awaitReason(t, db, "c", keyline.ReasonDone)
+}
+
+func TestWhyLockstep(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{Ordering: keyline.Lockstep}, recording(s, "fast"), failing("slow"))
+	appendN(t, db, "thing:1", 2)
+	w, _ := awaitReason(t, db, "fast", keyline.ReasonLockstep)
+	if r := whyOf(w, "slow").Reason; r != keyline.ReasonBackoff {
+		t.Errorf("slow: %s", r)
+	}
+	says(t, w, "slow waits with event 1", "1 more")
+}
+
+func TestWhyScope(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{}, recording(s, "held"), failing("holds", func(c *keyline.Consumer) { c.Scope = keyline.AllForOne }))
+	appendN(t, db, "thing:1", 1)
+	awaitReason(t, db, "holds", keyline.ReasonBackoff)
+	appendN(t, db, "thing:1", 1)
+	awaitReason(t, db, "held", keyline.ReasonScope)
+	if n := len(s.of("held", "thing:1")); n > 1 {
+		t.Errorf("it was given %d", n)
+	}
+}

@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// WhyRows are the rows that say why a record is where it is, of one snapshot
+// but for AppenderHolds.
+type WhyRows struct {
+	Key          keylinetype.Key
+	Record       int64
+	Head, Cursor int64
+	// Mailbox is false where there is nothing to do; DueAt is then nil, as it is
+	// where the work waits for something other than time.
+	Mailbox      bool
+	DueAt        *time.Time
+	Worker       *int64 // that has claimed it
+	WorkerName   string
+	WorkerStatus string
+	ClaimedAt    *time.Time
+	Crashes      int
+	Commands     int64 // of operators, waiting
+	Ordering     keylinetype.Ordering
+	Now          time.Time
+	Consumers    []WhyConsumer
+	// AppenderHolds is true where somebody has held the record's row over several looks.
+	AppenderHolds bool
+}
+
+// WhyConsumer is where one consumer stands on the record.
+type WhyConsumer struct {
+	ID            int32
+	Name          string
+	Status        string
+	Scope         keylinetype.Scope
+	UpdatedAt     time.Time
+	Seq           int64
+	State         string
+	Attempt       int
+	NextAttemptAt *time.Time
+	FirstFailedAt *time.Time
+	ErrorCode     string
+	// NextSeq is the next event that concerns it, 0: none is known; NextAt is when it was appended.
+	NextSeq int64
+	NextAt  *time.Time
+	NextID  *uuid.UUID
+	// DeadLetter is its open one of NextSeq, 0: none. Retrying is one that is delivered again beside the stream.
+	DeadLetter int64
+	DeadAt     *time.Time
+	Retrying   int64
+	RetryingAt *time.Time
+	OpenDead   int64
+	// Hosts are the live workers that run it, BreakerAt those at which its breaker is not closed.
+	Hosts, BreakerAt []int64
+}
+
+// How often and how far apart WhyRows looks whether the record's row is held: a
+// flush holds it for a millisecond, an appender to the end of its transaction.
+const (
+	whyLooks = 4
+	whyPause = 25 * time.Millisecond
+)
+
+// WhyRows reads why a record is where it is; ErrNotFound where there is no such record.
+func (o *Operate) WhyRows(ctx context.Context, key keylinetype.Key) (WhyRows, error) {
+	v := WhyRows{Key: key}
+	err := pgx.BeginTxFunc(ctx, o.s.lease, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, o.s.q("operate_why_record"), key.Tenant, key.Record).Scan(&v.Record, &v.Head, &v.Cursor, &v.Mailbox, &v.DueAt,
+			&v.Worker, &v.WorkerName, &v.WorkerStatus, &v.ClaimedAt, &v.Crashes, &v.Commands, &v.Ordering, &v.Now)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, o.s.q("operate_why_consumers"), v.Record)
+		if err != nil {
+			return err
+		}
+		v.Consumers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[WhyConsumer])
+		return err
+	})
+	if err != nil {
+		return v, foundOr(err, "record %q of tenant %q", key.Record, key.Tenant)
+	}
+	v.AppenderHolds, err = o.held(ctx, v.Record)
+	return v, err
+}
+
+func (o *Operate) held(ctx context.Context, record int64) (bool, error) {
+	for look := range whyLooks {
+		if look > 0 {
+			if err := clock.Sleep(ctx, o.s.clock, whyPause); err != nil {
+				return false, err
+			}
+		}
+		var free bool
+		err := o.s.lease.QueryRow(ctx, o.s.q("operate_record_free"), record).Scan(&free)
+		if sqlState(err) == statePrivilege || sqlState(err) == stateReadOnly {
+			return false, nil // a role that may only read cannot find out
+		}
+		if err != nil || free {
+			return false, translate("look at the record's lock", err)
+		}
+	}
+	return true, nil
+}
+
+const statePrivilege = "42501"
+
+// EventView is an event as it stands, payload-free.
+type EventView struct {
+	Tenant string `json:"tenant"`
+	Record string `json:"record"`
+	RecordEvent
+}
+
+// InspectEvent reads an event with the state of each delivery; ErrNotFound where there is none.
+func (o *Operate) InspectEvent(ctx context.Context, id uuid.UUID) (v EventView, err error) {
+	err = o.s.lease.QueryRow(ctx, o.s.q("operate_inspect_event"), id).Scan(&v.Tenant, &v.Record, &v.Seq, &v.ID, &v.Type, &v.Version,
+		&v.OccurredAt, &v.CreatedAt, &v.State, &v.Deliveries)
+	return v, foundOr(err, "event %s", id)
+}
+
+// ReadRecord reads a record, as Store.ReadRecord does.
+func (o *Operate) ReadRecord(ctx context.Context, key keylinetype.Key, events int) (RecordView, error) {
+	return o.s.ReadRecord(ctx, key, events)
+}
+
+// ConsumerMap reads the registered consumers, as Store.ConsumerMap does.
+func (o *Operate) ConsumerMap(ctx context.Context) ([]OverviewConsumer, error) {
+	return o.s.ConsumerMap(ctx)
+}
+
+// InternalTypes are the event types that are internal.
+func (o *Operate) InternalTypes(ctx context.Context) (map[string]bool, error) {
+	return o.s.internalTypes(ctx)
+}
