@@ -215,22 +215,33 @@ func (c *counts) merge(d core.Counts) {
 	later(&c.LastFailure, d.LastFailureAt)
 }
 
+// jsonText encodes an argument of type jsonb. It is bound as text and cast in the
+// statement: bytes are bytea to a driver that does not ask the server for types (behind a pooler).
+func jsonText(v any) (*string, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	text := string(b)
+	return &text, nil
+}
+
 // list returns the arguments in the order of the flush function.
 func (a *arguments) list(worker, epoch int64, lane int16, number int64) ([]any, error) {
-	var wanting, extras, counts []byte
+	var wanting, extras, counts *string
 	var err error
 	if a.wanting != nil {
-		if wanting, err = json.Marshal(a.wanting); err != nil {
+		if wanting, err = jsonText(a.wanting); err != nil {
 			return nil, fmt.Errorf("encode wants: %w", err)
 		}
 	}
 	if !a.extras.empty() {
-		if extras, err = json.Marshal(a.extras); err != nil {
+		if extras, err = jsonText(a.extras); err != nil {
 			return nil, fmt.Errorf("encode outcomes: %w", err)
 		}
 	}
 	if a.counts != nil {
-		if counts, err = json.Marshal(a.counts); err != nil {
+		if counts, err = jsonText(a.counts); err != nil {
 			return nil, fmt.Errorf("encode counts: %w", err)
 		}
 	}

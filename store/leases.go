@@ -41,7 +41,7 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	var live bool
 	var now time.Time
 	before := s.clock.Mono()
-	if err := s.lease.QueryRow(ctx, s.q("renew"), worker, state).Scan(&live, &now); err != nil {
+	if err := s.lease.QueryRow(ctx, s.q("renew"), worker, string(state)).Scan(&live, &now); err != nil {
 		return translate("renew", err)
 	}
 	s.clock.read(now, before, s.clock.Mono())

@@ -334,7 +334,7 @@ func (s *Store) SetStatus(ctx context.Context, name string, to core.Status, acto
 		if _, err := tx.Exec(ctx, s.q("set_status"), row.ID, to, sweep); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, s.q("audit"), actor, "consumer_"+string(to), name, reason, []byte("{}"))
+		_, err = tx.Exec(ctx, s.q("audit"), actor, "consumer_"+string(to), name, reason, "{}")
 		return err
 	})
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -160,7 +159,7 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 	var x extras
 	x.booking(b)
 	if !x.empty() {
-		encoded, err := json.Marshal(x)
+		encoded, err := jsonText(x)
 		if err != nil {
 			return fmt.Errorf("encode outcome: %w", err)
 		}

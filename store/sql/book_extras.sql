@@ -1,1 +1,1 @@
-select {{.schema}}.flush_extras($1, array[$2::bigint], $3, clock_timestamp())
+select {{.schema}}.flush_extras($1, array[$2::bigint], $3::text::jsonb, clock_timestamp())

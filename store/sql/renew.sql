@@ -1,6 +1,6 @@
 -- Moves the beat. Answers whether the worker is live, and the database's time.
 with renewed as (
-  update {{.schema}}.workers w set beat = w.beat + 1, beat_at = clock_timestamp(), state = $2
+  update {{.schema}}.workers w set beat = w.beat + 1, beat_at = clock_timestamp(), state = $2::text::jsonb
   where w.id = $1 and w.status = 'live' returning 1
 )
 select exists (select from renewed), clock_timestamp()
