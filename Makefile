@@ -32,6 +32,12 @@ bench/peers: postgres ## side by side with River, in one run: make bench/peers O
 guarantees: postgres compiler ## each promise of docs/guarantees.md by its tests
 	@go run ./internal/guarantees $(ARGS)
 
+# Scenarios by number: make faults N=20,21
+N ?=
+
+faults: postgres ## kills, frozen processes, cut networks on real PostgreSQL; N=20,21 chooses
+	@go run ./internal/faults -n '$(N)' $(ARGS)
+
 lint: ## golangci-lint, with the import table
 	@scripts/golangci-lint run $(ARGS)
 

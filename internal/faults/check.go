@@ -42,7 +42,9 @@ func (t *stage) check(a allow) {
 		a.within = 60 * time.Second
 	}
 	if !a.unsettled {
-		t.eventually("everything settles", a.within, func() bool { return t.try("select count(*) from keyline.mailboxes") == 0 })
+		t.eventually("everything settles", a.within, func() bool {
+			return t.try("select (select count(*) from keyline.consumers where sweep is not null) + (select count(*) from keyline.mailboxes)") == 0
+		})
 	}
 	for _, i := range invariants {
 		n := t.number(i.sql)

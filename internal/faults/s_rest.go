@@ -643,9 +643,14 @@ func bouncer(t *stage) {
 	t.start(spec{Name: "w2", URL: url, ListenURL: t.url()})
 	stop := t.load(15)
 	t.append("slow", do{"ms": 3000})
+	t.append("failing", do{"first": 2})
+	t.append("bad", do{"do": "permanent"})
 	t.pause(6 * time.Second)
 	t.found["appended_under_load"] = stop()
-	t.check(allow{})
+	t.check(allow{dead: 3})
+	if n := t.number("select count(*) from keyline.dead_letters where error_code = 'unwritable_outcome'"); n != 0 {
+		t.fail("%d outcomes were not written as they were", n)
+	}
 }
 
 // log is a worker's log, for what a scenario asserts of it.
