@@ -125,6 +125,8 @@ type (
 	Recovered = store.Recovered
 	// Verification is what a verification found.
 	Verification = store.Verification
+	// CheckResult is what one check of a verification found.
+	CheckResult = store.CheckResult
 	// VerifyOptions are the settings of a verification.
 	VerifyOptions = store.VerifyOptions
 )
