@@ -148,8 +148,8 @@ func (l *lane) take() (batch []pending, closing bool) {
 		return 0
 	})
 	var rest []pending
-	for _, p := range l.queue {
-		same := len(batch) > 0 && batch[len(batch)-1].flush.Record == p.flush.Record
+	for i, p := range l.queue {
+		same := i > 0 && l.queue[i-1].flush.Record == p.flush.Record // never before an earlier one, nor beside it
 		if p.epoch == epoch && !same && len(batch) < maxBatch {
 			batch = append(batch, p)
 		} else {

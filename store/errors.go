@@ -25,6 +25,9 @@ const (
 	classTxStateOrServer = "58"
 )
 
+// errUnencodable: the statement was never sent, and never can be.
+var errUnencodable = errors.New("cannot be encoded")
+
 // sqlState returns an error's SQLSTATE, or "" where the database did not answer.
 func sqlState(err error) string {
 	var state interface{ SQLState() string }
@@ -67,7 +70,7 @@ func classed(err error) bool {
 // unavailable reports whether the statement may have failed, or may have been
 // carried out, without anything being wrong with it.
 func unavailable(err error) bool {
-	if errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, errUnencodable) {
 		return false
 	}
 	state := sqlState(err)

@@ -232,17 +232,17 @@ func (a *arguments) list(worker, epoch int64, lane int16, number int64) ([]any, 
 	var err error
 	if a.wanting != nil {
 		if wanting, err = jsonText(a.wanting); err != nil {
-			return nil, fmt.Errorf("encode wants: %w", err)
+			return nil, fmt.Errorf("wants: %w: %w", errUnencodable, err)
 		}
 	}
 	if !a.extras.empty() {
 		if extras, err = jsonText(a.extras); err != nil {
-			return nil, fmt.Errorf("encode outcomes: %w", err)
+			return nil, fmt.Errorf("outcomes: %w: %w", errUnencodable, err)
 		}
 	}
 	if a.counts != nil {
 		if counts, err = jsonText(a.counts); err != nil {
-			return nil, fmt.Errorf("encode counts: %w", err)
+			return nil, fmt.Errorf("counts: %w: %w", errUnencodable, err)
 		}
 	}
 	return []any{

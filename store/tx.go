@@ -161,7 +161,7 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 	if !x.empty() {
 		encoded, err := jsonText(x)
 		if err != nil {
-			return fmt.Errorf("encode outcome: %w", err)
+			return fmt.Errorf("outcome: %w: %w", errUnencodable, err)
 		}
 		batch.Queue(r.store.q("book_extras"), r.worker, r.w.Record, encoded)
 	}
