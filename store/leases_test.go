@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -291,5 +292,33 @@ func TestWithTheRolesDefaultAtRepeatableReadEverythingWorks(t *testing.T) {
 	w.commit(barrier)
 	if res := soon(w, got, "flush"); res.Status != core.FlushEpoch {
 		t.Errorf("%+v", res)
+	}
+}
+
+func TestAWorkerOfAnotherRoleIsMarkedLostThoughItsSessionsCannotBeEnded(t *testing.T) {
+	r := newRig(t)
+	role := "keyline_other_" + r.db.Name
+	r.exec("create role " + role + " login")
+	r.Cleanup(func() {
+		_, err := r.pool.Exec(context.Background(), "drop owned by "+role+"; drop role "+role)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	r.exec("grant usage on schema keyline to " + role)
+	r.exec("grant all on all tables in schema keyline to " + role)
+	r.exec("grant all on all sequences in schema keyline to " + role)
+	lost := on(t, r.db) // of the superuser
+	conn, err := lost.tx.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	observer := on(t, r.db, func(c *Config) { c.Pool.ConnConfig.RuntimeParams["role"] = role })
+	if marked, err := observer.MarkLost(t.Context(), r.beat(lost.me)); !marked || err != nil {
+		t.Errorf("%v, %v", marked, err)
+	}
+	if err := conn.Ping(t.Context()); err != nil {
+		t.Errorf("the session could be ended, so this says nothing: %v", err)
 	}
 }

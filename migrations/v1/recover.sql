@@ -11,9 +11,14 @@ begin
   if marked is null then
     return false;
   end if;
-  perform pg_terminate_backend(a.pid) from pg_stat_activity a
-    where a.application_name = 'keyline ' || marked and a.pid <> pg_backend_pid()
-      and not exists (select from {{.schema}}.workers w where w.instance = marked and w.status = 'live');
+  begin
+    perform pg_terminate_backend(a.pid) from pg_stat_activity a
+      where a.application_name = 'keyline ' || marked and a.pid <> pg_backend_pid()
+        and not exists (select from {{.schema}}.workers w where w.instance = marked and w.status = 'live');
+  exception when insufficient_privilege then
+    -- It had another role. It is lost all the same; whoever runs workers under two roles lets each be a member of the other.
+    raise warning 'the sessions of lost worker % could not be ended: %', worker, sqlerrm;
+  end;
   return true;
 end
 $$;
