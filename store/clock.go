@@ -13,7 +13,13 @@ import (
 type databaseClock struct {
 	clock.Clock
 	reading atomic.Pointer[reading]
+	// setBack: times in the database may lie in the future by mistake. True at
+	// first, for nobody has seen what happened before.
+	setBack atomic.Bool
 }
+
+// stepSlack is more than two readings differ by for other reasons than a step.
+const stepSlack = time.Second
 
 // reading is the database's time at a local monotonic time.
 type reading struct {
@@ -31,7 +37,12 @@ func (c *databaseClock) Now() time.Time {
 }
 
 // read takes a reading: the database answered at a time between the two local ones.
+//
+// Where it shows an earlier time than was to be expected, the database's clock has been set back.
 func (c *databaseClock) read(database time.Time, before, after time.Duration) {
+	if last := c.reading.Load(); last == nil || last.database.Add(before-last.mono).Sub(database) > stepSlack {
+		c.setBack.Store(true)
+	}
 	c.reading.Store(&reading{database: database, mono: before + (after-before)/2})
 }
 

@@ -26,6 +26,11 @@ const sweepChunk = 500
 // more: there is more to do now. Without it, call again within seconds: there may be
 // records left that somebody has locked, and other processes change the registry too.
 func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
+	if s.clock.setBack.Load() {
+		if err := s.dueAfterStep(ctx); err != nil {
+			return false, translate("make work due after a step of the clock", err)
+		}
+	}
 	waiting := []int32{}
 	for {
 		var (
@@ -45,6 +50,29 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 			return true, s.activate(ctx, consumer)
 		}
 		return true, nil
+	}
+}
+
+// dueAfterStep makes work due that waits only because the database's clock was
+// set back after it was appended. Backoffs end later by the step, at most.
+func (s *Store) dueAfterStep(ctx context.Context) error {
+	s.clock.setBack.Store(false) // before looking: a step that comes meanwhile sets it again
+	for from := int64(0); ; {
+		var last *int64
+		var made int
+		var quiet bool
+		err := autocommit(ctx, s.hot, s.q("due_after_step"), []any{from, sweepChunk}, one(&last, &made, &quiet))
+		if err != nil {
+			s.clock.setBack.Store(true)
+			return err
+		}
+		if made > 0 {
+			s.log.Warn("work was due in the future without a reason: the database's clock was set back", "records", made)
+		}
+		if last == nil {
+			return nil
+		}
+		from = *last
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/keylinehq/keyline"
@@ -96,7 +97,7 @@ func clockSteps(t *stage) {
 	t.must(first.Stop(), "stop")
 	t.openOwn(pgdev.Options{Dir: data, BinDir: dir})
 	w1 := t.start(spec{Name: "w1", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
-	t.start(spec{Name: "w2", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
+	w2 := t.start(spec{Name: "w2", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
 	check := func(n int) {
 		r := fmt.Sprintf("r%d", n)
 		t.append(r, do{"first": 1, "only": "a"})
@@ -124,13 +125,40 @@ func clockSteps(t *stage) {
 	set("+0")
 	t.append("backoff3", nil)
 	t.awaitDone("backoff3", 2, 15*time.Second)
+	// A backoff that was set by the later clock ends later by the step; those from the workers' next reading on do not.
+	t.pause(2 * time.Second)
 	check(2)
+	// Work that was unclaimed during a step back: by workers that see the step…
+	set("+7200")
+	forward := func(seconds int) {
+		t.eventually("the clock steps", 10*time.Second, func() bool {
+			return t.number("select extract(epoch from clock_timestamp())::bigint") > before+seconds
+		})
+	}
+	forward(3000)
 	t.awaitDone("backoff2", 2, 30*time.Second)
-	t.check(allow{})
+	check(3)
+	for _, w := range []*worker{w1, w2} {
+		w.signal(syscall.SIGSTOP)
+	}
+	t.append("unclaimed1", nil)
+	set("+3600")
+	t.pause(100 * time.Millisecond)
+	for _, w := range []*worker{w1, w2} {
+		w.signal(syscall.SIGCONT)
+	}
+	t.awaitDone("unclaimed1", 2, 15*time.Second)
 	if n := t.number("select count(*) from keyline.workers where status <> 'live'"); n != 0 {
 		t.fail("%d workers lost their leases", n)
 	}
-	_ = w1
+	// … and by one that comes later.
+	w1.kill()
+	w2.kill()
+	t.append("unclaimed2", nil)
+	set("+0")
+	t.start(spec{Name: "w3", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
+	t.awaitDone("unclaimed2", 2, 15*time.Second)
+	t.check(allow{})
 }
 
 // namespace puts a worker behind a link that drops everything.
