@@ -41,7 +41,7 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	var live bool
 	var now time.Time
 	before := s.clock.Mono()
-	if err := s.lease.QueryRow(ctx, s.q("renew"), worker, string(state)).Scan(&live, &now); err != nil {
+	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state)}, one(&live, &now)); err != nil {
 		return translate("renew", err)
 	}
 	s.clock.read(now, before, s.clock.Mono())
@@ -92,14 +92,12 @@ func (s *Store) Recover(ctx context.Context) (int, error) {
 
 // Leave implements core.Leases.
 func (s *Store) Leave(ctx context.Context, worker int64) error {
-	_, err := s.lease.Exec(ctx, s.q("leave"), worker, false)
-	return translate("leave", err)
+	return translate("leave", autocommit(ctx, s.lease, s.q("leave"), []any{worker, false}, none))
 }
 
 // LeaveLater implements core.Leases.
 func (s *Store) LeaveLater(ctx context.Context, worker int64) error {
-	_, err := s.lease.Exec(ctx, s.q("leave"), worker, true)
-	return translate("leave", err)
+	return translate("leave", autocommit(ctx, s.lease, s.q("leave"), []any{worker, true}, none))
 }
 
 // orphanAge keeps the orphan search away from claims whose answer is on its

@@ -264,6 +264,9 @@ func one(dst ...any) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error { return rows.Scan(dst...) }
 }
 
+// none is for statements that return no rows.
+func none(pgx.Rows) error { return nil }
+
 // optional returns nil for the zero time, which is null in the database.
 func optional(t time.Time) *time.Time {
 	if t.IsZero() {
