@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/testdb"
 )
 
@@ -24,6 +25,7 @@ func TestBulkActsTakeWhatTheFilterTakesAndNoPageEndsThem(t *testing.T) {
 	o := newOperator(t, db, keyline.RoleOperator)
 
 	acme, x := "acme", "x"
+	later := clock.Real().Now().Add(time.Hour)
 	for name, c := range map[string]struct {
 		f    keyline.DeadLetterFilter
 		want int64
@@ -36,8 +38,8 @@ func TestBulkActsTakeWhatTheFilterTakesAndNoPageEndsThem(t *testing.T) {
 		"type":        {keyline.DeadLetterFilter{Type: "thing.done"}, records},
 		"tenant":      {keyline.DeadLetterFilter{Tenant: &acme}, 1},
 		"record":      {keyline.DeadLetterFilter{Record: &x}, 1},
-		"since":       {keyline.DeadLetterFilter{Since: time.Now().Add(time.Hour)}, 0},
-		"until":       {keyline.DeadLetterFilter{Until: time.Now().Add(time.Hour)}, records + 1},
+		"since":       {keyline.DeadLetterFilter{Since: later}, 0},
+		"until":       {keyline.DeadLetterFilter{Until: later}, records + 1},
 	} {
 		r := must(o.RetryDeadLetters(t.Context(), c.f, "", keyline.BulkOptions{DryRun: true}))(t)
 		if r.Matched != c.want || !r.DryRun || r.Applied != 0 {

@@ -27,7 +27,7 @@ func newBackground() *background { return &background{running: map[string]*exec.
 
 func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"start": b.start, "await": b.await, "await-text": b.awaitText, "stop": b.stop, "interrupt": b.interrupt, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
+		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
 	}
 }
 
@@ -43,7 +43,7 @@ func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, v := range []string{"PATH", "HOME", "TMPDIR", "DATABASE_URL", "NO_COLOR", "KEYLINE_PG_BIN", "GORACE"} {
+	for _, v := range []string{"PATH", "HOME", "TMPDIR", "DATABASE_URL", "NO_COLOR", "KEYLINE_PG_BIN", "KEYLINE_TEST_SLOW", "GORACE"} {
 		if value := ts.Getenv(v); value != "" {
 			cmd.Env = append(cmd.Env, v+"="+value)
 		}
@@ -92,8 +92,8 @@ func until(ts *testscript.TestScript, name string, cond func() bool) {
 	}
 }
 
-// stop NAME [twice] sends SIGTERM and wants a good end.
-func (b *background) stop(ts *testscript.TestScript, _ bool, args []string) {
+// end NAME [twice] sends SIGTERM and wants a good end.
+func (b *background) end(ts *testscript.TestScript, _ bool, args []string) {
 	cmd := b.running[args[0]]
 	delete(b.running, args[0])
 	ts.Check(cmd.Process.Signal(syscall.SIGTERM))

@@ -65,6 +65,9 @@ func (a *app) drain(cmd *cobra.Command, cfg bench.Config) error {
 	if err != nil {
 		return err
 	}
+	if s := r.Settings; s.Busy() {
+		a.talk("keyline bench: the machine was busy with other things (load %.1f on %d CPUs): read the figures with care", *s.LoadBefore, s.CPUs)
+	}
 	if a.global.json {
 		err = a.printJSON(r)
 	} else {

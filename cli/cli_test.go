@@ -25,8 +25,9 @@ import (
 // The scripts run this test binary as the program keyline.
 func TestMain(m *testing.M) {
 	testscript.Main(testdb.Runner{M: m}, map[string]func(){
-		"keyline": func() { os.Exit(Run(os.Args[1:])) },
-		"program": func() { os.Exit(Run(os.Args[1:], programsOwn()...)) },
+		"keyline":  func() { os.Exit(Run(os.Args[1:])) },
+		"program":  func() { os.Exit(Run(os.Args[1:], programsOwn()...)) },
+		"poisoned": func() { os.Exit(Run(os.Args[1:], poisonedOwn()...)) },
 	})
 }
 
@@ -41,6 +42,17 @@ func programsOwn() []keyline.Consumer {
 		{
 			Name: "broken", Types: []string{"order.placed"}, Effect: keyline.None(), Retry: keyline.RetryPolicy{Delays: []time.Duration{}},
 			Handle: func(context.Context, *keyline.Delivery) error { return errors.New("always") },
+		},
+		{
+			// It runs until it is cut short, where the environment asks for it.
+			Name: "slow", Types: []string{"slow.*"}, Effect: keyline.None(),
+			Handle: func(ctx context.Context, _ *keyline.Delivery) error {
+				if os.Getenv("KEYLINE_TEST_SLOW") == "" {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			},
 		},
 		{Name: "contract", Types: []string{"order.*"}, Effect: keyline.None(), ContractOnly: true},
 		{

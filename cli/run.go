@@ -91,7 +91,8 @@ func (a *app) root() *cobra.Command {
 	}
 	root.AddCommand(
 		a.demoCommand(), a.demoWorkerCommand(), a.devCommand(), a.workerCommand(), a.migrateCommand(), a.appendCommand(),
-		a.statusCommand(), a.consumersCommand(), a.showCommand(), a.benchCommand(),
+		a.statusCommand(), a.statusActs(a.consumersCommand()), a.showCommand(), a.benchCommand(),
+		a.whyCommand(), a.verifyCommand(), a.deadLettersCommand(), a.retryCommand(), a.skipCommand(), a.recoverCommand(), a.auditCommand(),
 	)
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultCompletionCmd()

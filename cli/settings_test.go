@@ -35,7 +35,7 @@ func TestEverySettingOfAWorkerIsAFlag(t *testing.T) {
 	cfg := reflect.ValueOf(s.config("a_schema"))
 	for i := range cfg.NumField() {
 		name := cfg.Type().Field(i).Name
-		var got any = cfg.Field(i).Interface()
+		got := cfg.Field(i).Interface()
 		switch got {
 		case true, 77, 77 * time.Second, "seventy-seven", "a_schema", keyline.Ordering("seventy-seven"):
 			if slices.Contains(without, name) {

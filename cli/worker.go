@@ -111,16 +111,16 @@ func (a *app) work(stop context.Context, pool *pgxpool.Config, cfg keyline.Confi
 	grace, cancel := context.WithTimeout(a.signals.hurry, cfg.ShutdownGrace)
 	defer cancel()
 	status, err := w.Stop(grace) //nolint:contextcheck // stop has ended: the grace is what is left
-	report(cfg.Logger, status)
+	report(context.WithoutCancel(stop), cfg.Logger, status)
 	return err
 }
 
-func report(log *slog.Logger, s keyline.Status) {
+func report(ctx context.Context, log *slog.Logger, s keyline.Status) {
 	level := slog.LevelInfo
 	if len(s.StillRunning) > 0 {
 		level = slog.LevelWarn
 	}
-	log.Log(context.Background(), level, "worker has stopped", "completed", s.Completed, "failed", s.Failed, "settled", s.Settled,
+	log.Log(ctx, level, "worker has stopped", "completed", s.Completed, "failed", s.Failed, "settled", s.Settled,
 		"handed_back", s.HandedBack, "still_running", len(s.StillRunning), "left", s.Left)
 }
 

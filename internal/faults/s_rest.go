@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -651,11 +650,4 @@ func bouncer(t *stage) {
 	if n := t.number("select count(*) from keyline.dead_letters where error_code = 'unwritable_outcome'"); n != 0 {
 		t.fail("%d outcomes were not written as they were", n)
 	}
-}
-
-// log is a worker's log, for what a scenario asserts of it.
-func (t *stage) log(name string) string {
-	b, err := os.ReadFile(filepath.Join(t.dir, name+".log"))
-	t.must(err, "read a log")
-	return string(b)
 }

@@ -49,7 +49,15 @@ type Settings struct {
 	// StatementsFrom says who counted the statements: "pg_stat_statements", or
 	// "client" where the server has no such extension.
 	StatementsFrom string `json:"statements_from"`
+	// LoadBefore is the machine's load average before the first turn, null where
+	// it does not say. Above a fraction of the CPUs, others were at work: the bare loop's
+	// work is Postgres's and the worker's is half its own, so they do not suffer
+	// alike, and the ratio means little.
+	LoadBefore *float64 `json:"load_before"`
 }
+
+// Busy says whether others were at work on the machine.
+func (s Settings) Busy() bool { return s.LoadBefore != nil && *s.LoadBefore > float64(s.CPUs)/2 }
 
 // Run is a pair of turns.
 type Run struct {
@@ -95,6 +103,7 @@ func Drain(ctx context.Context, cfg Config) (result Result, err error) {
 	}
 	defer func() { err = errors.Join(err, server.Close(context.WithoutCancel(ctx))) }()
 	d := &drain{Config: cfg, server: server}
+	d.result.Settings.LoadBefore = loadAverage()
 	cfg.Step("fill the database")
 	if err := d.prepare(ctx); err != nil {
 		return Result{}, err

@@ -2,8 +2,26 @@ package bench
 
 import (
 	"math"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 )
+
+// loadAverage is the machine's load over the last minute, nil where it does not
+// say (only Linux does, in a file).
+func loadAverage() *float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return nil
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	load, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return nil
+	}
+	return &load
+}
 
 // median of a list that is not empty; between the two in the middle where there are two.
 func median(list []float64) float64 {

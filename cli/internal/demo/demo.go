@@ -198,7 +198,9 @@ func (d *demo) startWorkers(ctx context.Context) error {
 		}
 		d.show.say("worker %s is ready (pid %d)", p.name, p.cmd.Process.Pid)
 	}
-	return d.until(ctx, func(ctx context.Context) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	return d.until(limited, func(ctx context.Context) (bool, error) {
 		var ready bool
 		err := d.pool.QueryRow(ctx, sqlConsumersReady).Scan(&ready)
 		return ready, err

@@ -78,7 +78,7 @@ func (s *Server) Drop(ctx context.Context, name string) error {
 // Close removes everything: the server if it is ours, else our databases.
 func (s *Server) Close(ctx context.Context) error {
 	if s.embedded != nil {
-		return s.embedded.Stop()
+		return s.embedded.Stop() //nolint:contextcheck // it ends whatever becomes of ctx
 	}
 	var err error
 	for _, name := range s.made {

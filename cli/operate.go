@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/keylinehq/keyline"
+)
+
+// operateConnections are enough for one person's acts.
+const operateConnections = 4
+
+// operator opens an Operator on the database; close ends its connections.
+// Who may reach the database with which rights is the database's to say: the
+// role here only keeps reading commands from acting.
+func (a *app) operator(cmd *cobra.Command, role keyline.Role, actor string) (o keyline.Operator, closeIt func(), err error) {
+	conn, err := a.connect(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = a.installed(cmd.Context(), conn)
+	disconnect(cmd.Context(), conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := a.poolConfig(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.MaxConns = operateConnections
+	pool, err := pgxpool.NewWithConfig(cmd.Context(), cfg)
+	if err != nil {
+		return nil, nil, unreachable(err)
+	}
+	o, err = keyline.NewOperator(pool, keyline.OperatorConfig{Schema: a.global.schema, Actor: actor, Role: role})
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return o, pool.Close, nil
+}
+
+// reading runs f with an Operator that only reads, but all there is: whoever can
+// read the database can.
+func (a *app) reading(cmd *cobra.Command, f func(context.Context, keyline.Operator) error) error {
+	o, closeIt, err := a.operator(cmd, keyline.RoleOperator, "")
+	if err != nil {
+		return err
+	}
+	defer closeIt()
+	return f(cmd.Context(), o)
+}
+
+// actFlags are those of every command that changes something.
+type actFlags struct {
+	reason, actor string
+	yes, dryRun   bool
+	wait          time.Duration
+}
+
+func (f *actFlags) register(cmd *cobra.Command, commandsWait bool) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.reason, "reason", "", "why, for the audit; required where something is given up")
+	fs.StringVar(&f.actor, "actor", "", "who acts, for the audit (default: the user of this session)")
+	fs.BoolVar(&f.yes, "yes", false, "do not ask")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and do nothing")
+	if commandsWait {
+		fs.DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until a worker has applied it; the command stays given after that")
+	}
+}
+
+func (f *actFlags) who() string {
+	if f.actor != "" {
+		return f.actor
+	}
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return os.Getenv("USER")
+}
+
+// plan is an act before it is done.
+type plan struct {
+	// what says what would be done, after "would ".
+	what string
+	// confirm is what has to be typed where nobody said --yes; "" means "yes".
+	confirm string
+	// matched is how many dead letters a bulk act is about.
+	matched *int64
+	act     func(context.Context) (any, error)
+	// print shows the outcome to people.
+	print func(outcome any) error
+}
+
+// dryRun is the output of --dry-run.
+type dryRun struct {
+	DryRun  bool   `json:"dry_run"`
+	Would   string `json:"would"`
+	Matched *int64 `json:"matched,omitempty"`
+}
+
+// acting makes a plan with an Operator, and carries it out once it is confirmed.
+func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Context, keyline.Operator) (plan, error)) error {
+	o, closeIt, err := a.operator(cmd, keyline.RoleOperator, f.who())
+	if err != nil {
+		return err
+	}
+	defer closeIt()
+	p, err := prepare(cmd.Context(), o)
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		if a.global.json {
+			return a.printJSON(dryRun{true, p.what, p.matched})
+		}
+		return a.print("would %s", printable(p.what))
+	}
+	if err := a.confirm(cmd, f, p); err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if f.wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.wait)
+		defer cancel()
+	}
+	outcome, err := p.act(ctx)
+	if list, ok := outcome.(acts); err != nil && (!ok || len(list.Acts) == 0) {
+		return err
+	}
+	// Where some of several were done before one failed, they are told of all the same.
+	if a.global.json {
+		return errors.Join(err, a.printJSON(outcome))
+	}
+	return errors.Join(err, p.print(outcome))
+}
+
+var errNotConfirmed = errors.New("not confirmed: nothing was done")
+
+// confirm asks whoever sits at the terminal; where nobody does, --yes must have been given.
+func (a *app) confirm(cmd *cobra.Command, f *actFlags, p plan) error {
+	if f.yes {
+		return nil
+	}
+	in, ok := a.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return usagef(cmd, "this would %s: confirm it with --yes, or look first with --dry-run", p.what)
+	}
+	word := p.confirm
+	if word == "" {
+		word = "yes"
+	}
+	_, _ = fmt.Fprintf(a.stderr, "This will %s.\nType %s to go on: ", printable(p.what), word)
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != word {
+		return errNotConfirmed
+	}
+	return nil
+}
+
+// acts is the output of acts on deliveries.
+type acts struct {
+	Acts []keyline.Act `json:"acts"`
+}
+
+// single is the output of one act.
+func single(act keyline.Act, err error) (any, error) {
+	if err != nil {
+		return acts{}, err
+	}
+	return acts{[]keyline.Act{act}}, nil
+}
+
+func (a *app) printActs(outcome any) error {
+	list, _ := outcome.(acts)
+	for _, act := range list.Acts {
+		err := a.print("%s%s #%d for %s: %s", printable(act.Record), ofTenant(act.Tenant), act.Seq, act.Consumer, act.Outcome)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// given is a flag's value, "" included, or nil where it was not given.
+func given(cmd *cobra.Command, flag, value string) *string {
+	if !cmd.Flags().Changed(flag) {
+		return nil
+	}
+	return &value
+}
