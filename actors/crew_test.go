@@ -60,8 +60,8 @@ func TestCrewRunsHandlersSideBySideAndReusesItsGoroutines(t *testing.T) {
 	eventually(t, "a late one", func() bool { return last.state.Load() == done })
 }
 
-// Many claims of one pair: one holds it, the others follow one by one, those
-// that withdraw do not.
+// Many runs of one pair under one claim, as restarts of its record leave them:
+// one holds the pair, the others follow one by one, those that withdraw do not.
 func TestPairsLetOneRunAfterTheOther(t *testing.T) {
 	gate := &openGate{admit: func(*Ticket) Admission { return Admission{Verdict: Queued} }}
 	env := &Env{Gate: gate, Pairs: NewPairs(), Clock: clockForTests()}
@@ -71,7 +71,7 @@ func TestPairsLetOneRunAfterTheOther(t *testing.T) {
 		tk.state.Store(waiting)
 		return tk
 	}
-	first, second, third, fourth := ticket(1), ticket(2), ticket(3), ticket(4)
+	first, second, third, fourth := ticket(1), ticket(1), ticket(1), ticket(1)
 	for _, tk := range []*Ticket{first, second, third, fourth} {
 		tk.start()
 	}
@@ -85,7 +85,7 @@ func TestPairsLetOneRunAfterTheOther(t *testing.T) {
 	env.Gate.Withdraw(first)
 	env.Pairs.leave(first)
 	if got := gate.queue.Pop(); got != fourth {
-		t.Fatalf("next is token %d", got.Work.Token)
+		t.Fatal("next is not the one that is left")
 	}
 	env.Pairs.leave(fourth)
 	for i := range env.Pairs.shards {
@@ -108,7 +108,7 @@ func TestPairsUnderStress(t *testing.T) {
 				record := int64((g + i) % len(busy))
 				tk := &Ticket{seat: seat, Work: core.Work{Record: record, Token: int64(g), Consumer: &core.Consumer{ID: 1}}}
 				tk.state.Store(refused) // admit() will not send it anywhere
-				if env.Pairs.enter(tk) {
+				if ok, _ := env.Pairs.enter(tk); ok {
 					if busy[record].Add(1) != 1 {
 						t.Error("two of a pair")
 					}
@@ -127,5 +127,33 @@ func TestPairsUnderStress(t *testing.T) {
 		if s := &env.Pairs.shards[i]; len(s.owners)+len(s.waiting) != 0 {
 			t.Errorf("left behind: %d, %d", len(s.owners), len(s.waiting))
 		}
+	}
+}
+
+// A claim that was lost and regained while a handler runs leaves tickets of
+// every claim in between behind that handler. Only the latest claim's may run.
+func TestTicketsOfLostClaimsDoNotWait(t *testing.T) {
+	p := NewPairs()
+	ticket := func(token int64) *Ticket {
+		return &Ticket{Work: core.Work{Record: 1, Token: token, Consumer: &core.Consumer{ID: 1}}}
+	}
+	running, older, latest, late := ticket(1), ticket(2), ticket(4), ticket(3)
+	if ok, stale := p.enter(running); !ok || len(stale) != 0 {
+		t.Fatalf("the first: %v, %d stale", ok, len(stale))
+	}
+	for _, step := range []struct {
+		ticket *Ticket
+		stale  *Ticket
+	}{{older, nil}, {latest, older}, {late, late}} {
+		ok, stale := p.enter(step.ticket)
+		if ok {
+			t.Fatalf("token %d runs beside another", step.ticket.Work.Token)
+		}
+		if len(stale) > 1 || (len(stale) == 1) != (step.stale != nil) || step.stale != nil && stale[0] != step.stale {
+			t.Fatalf("token %d: %d stale", step.ticket.Work.Token, len(stale))
+		}
+	}
+	if p.withdraw(older) || p.withdraw(late) || !p.withdraw(latest) {
+		t.Error("not the latest, and it alone, waits")
 	}
 }

@@ -45,18 +45,35 @@ func (p *Pairs) shard(t *Ticket) (*pairShard, pair) {
 	return &p.shards[uint64(k.record)%uint64(len(p.shards))], k
 }
 
-// enter reserves the ticket's pair; false where another holds it: then the
+// enter reserves the ticket's pair; ok is false where another holds it: then the
 // ticket is admitted once that one has left.
-func (p *Pairs) enter(t *Ticket) bool {
+//
+// Tokens grow, so of two tickets for a pair the one with the lower token speaks for a claim that is
+// lost. Such ones (this ticket may be one) do not wait: they would run, one after another, what
+// their successor is to run again. They are returned, to be refused.
+func (p *Pairs) enter(t *Ticket) (ok bool, stale []*Ticket) {
 	s, k := p.shard(t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, taken := s.owners[k]; taken {
-		s.waiting[k] = append(s.waiting[k], t)
-		return false
+	o, taken := s.owners[k]
+	if !taken {
+		s.owners[k] = owner{t, t.Work.Token}
+		return true, nil
 	}
-	s.owners[k] = owner{t, t.Work.Token}
-	return true
+	latest := max(o.token, t.Work.Token)
+	for _, other := range s.waiting[k] {
+		latest = max(latest, other.Work.Token)
+	}
+	var wait []*Ticket
+	for _, other := range append(s.waiting[k], t) {
+		if other.Work.Token < latest {
+			stale = append(stale, other)
+		} else {
+			wait = append(wait, other)
+		}
+	}
+	s.setWaiting(k, wait)
+	return false, stale
 }
 
 // leave frees the ticket's pair for the next that waits.

@@ -205,7 +205,7 @@ func TestAStoppedRecordLeavesNothingReserved(t *testing.T) {
 		eventually(t, "its pair", func() bool {
 			probe := &Ticket{Work: ticket.Work, seat: ticket.seat}
 			defer h.env.Pairs.withdraw(probe)
-			if !h.env.Pairs.enter(probe) {
+			if ok, _ := h.env.Pairs.enter(probe); !ok {
 				return false
 			}
 			h.env.Pairs.leave(probe)

@@ -53,10 +53,17 @@ type Ticket struct {
 
 // start reserves the pair and asks for admission.
 func (t *Ticket) start() {
-	if t.seat.env.Pairs.enter(t) {
+	ok, stale := t.seat.env.Pairs.enter(t)
+	if ok {
 		t.admit()
 	}
+	for _, s := range stale { // their records find out that they are fenced when they are handed back
+		s.Refuse(t.seat.env.Clock.Now().Add(staleRefused))
+	}
 }
+
+// staleRefused is when a ticket of a lost claim might run, if its claim were not lost.
+const staleRefused = time.Second
 
 // admit asks the gate; the pair is reserved. It is called by the record actor,
 // or by the goroutine of the run that held the pair before.
