@@ -12,6 +12,8 @@ import (
 
 // DeadLetterFilter says which dead letters; its zero fields filter nothing.
 type DeadLetterFilter struct {
+	// ID is one dead letter's.
+	ID int64
 	// Consumer, Code and Type are the consumer's name, the error's code and the event's type.
 	Consumer, Code, Type string
 	// Tenant and Record are nil for all.
@@ -27,7 +29,7 @@ type DeadLetterFilter struct {
 }
 
 func (o *operator) query(f DeadLetterFilter) store.DeadQuery {
-	return store.DeadQuery{Consumer: f.Consumer, Code: f.Code, Type: f.Type, Tenant: f.Tenant, Record: f.Record, Since: f.Since, Until: f.Until,
+	return store.DeadQuery{ID: f.ID, Consumer: f.Consumer, Code: f.Code, Type: f.Type, Tenant: f.Tenant, Record: f.Record, Since: f.Since, Until: f.Until,
 		Statuses: f.Statuses, HideInternal: o.cfg.Role == RoleViewer}
 }
 
