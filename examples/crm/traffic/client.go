@@ -54,29 +54,36 @@ func (c *client) operate(ctx context.Context, slot int) error {
 		request.Organization = seen.Organization
 	}
 	request.CausationID = request.IdempotencyKey
+	a, err := c.ask(ctx, func() (crm.Activity, error) { return act(ctx, request) })
+	switch {
+	case err == nil:
+		c.succeeded(slot, a, over)
+		return nil
+	case seen != nil && tooLate(err):
+		return c.lookAgain(ctx, slot, *seen)
+	}
+	return err
+}
+
+// ask sends a request, and again while its outcome is not known: the reply may
+// have been lost and not the request. The idempotency key makes that safe, and
+// the answer is the first one's.
+func (c *client) ask(ctx context.Context, send func() (crm.Activity, error)) (crm.Activity, error) {
 	for try := 1; ; try++ {
-		a, err := act(ctx, request)
-		switch {
-		case err == nil:
-			c.succeeded(slot, a, over)
-			return nil
-		case seen != nil && tooLate(err):
-			return c.lookAgain(ctx, slot, *seen)
-		case refused(err) || try == attempts:
-			return err
+		a, err := send()
+		if err == nil || refused(err) || try == attempts {
+			return a, err
 		}
-		// The reply may have been lost and not the request: the idempotency key
-		// makes it safe to ask again, and the answer is the first one's.
 		c.repeated()
 		if err := clock.Sleep(ctx, c.clock, time.Duration(try)*50*time.Millisecond); err != nil {
-			return err
+			return a, err
 		}
 	}
 }
 
 // lookAgain is what a client does whose picture of an activity was old.
 func (c *client) lookAgain(ctx context.Context, slot int, seen crm.Activity) error {
-	now, err := c.service.Get(ctx, seen.Organization, seen.ID)
+	now, err := c.ask(ctx, func() (crm.Activity, error) { return c.service.Get(ctx, seen.Organization, seen.ID) })
 	switch {
 	case errors.Is(err, crm.ErrNotFound):
 		c.refused(slot, seen, nil)

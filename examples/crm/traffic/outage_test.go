@@ -1,6 +1,7 @@
 package traffic_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,16 +26,26 @@ func TestTrafficCountsExactlyWhileConnectionsBreak(t *testing.T) {
 		err    error
 	}
 	done := make(chan result, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	go func() {
-		report, err := traffic.Run(t.Context(), crm.NewService(pool, a.Client), traffic.Config{Clients: 6, Activities: 10, Operations: 400, Seed: seed})
+		report, err := traffic.Run(ctx, crm.NewService(pool, a.Client), traffic.Config{Clients: 6, Activities: 10, Seed: seed})
 		done <- result{report, err}
 	}()
 	events := func() int64 { return crmtest.Get[int64](a, "select count(*) from keyline.events") }
 	for range 12 {
 		enough := events() + 15
-		testdb.Eventually(t, func() bool { return events() >= enough }, "traffic to go on")
+		testdb.Eventually(t, func() bool {
+			select {
+			case r := <-done:
+				t.Fatalf("traffic ended: %v", r.err)
+			default:
+			}
+			return events() >= enough
+		}, "traffic to go on")
 		a.Exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'traffic'")
 	}
+	cancel()
 	r := <-done
 	if r.err != nil {
 		t.Fatal(r.err)
