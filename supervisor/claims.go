@@ -266,12 +266,14 @@ func (s *Supervisor) dropSuspects() {
 // seat, those on one, and those whose handlers still run. Everything else that
 // is claimed by this worker is an orphan.
 func (s *Supervisor) Held() []core.Held {
-	held := s.loader.held(nil)
+	// In the order in which a claim moves on, or one could be missed between two looks.
+	var held []core.Held
 	s.suspectMu.Lock()
 	for _, c := range s.suspects.waiting {
 		held = append(held, core.Held{Record: c.claim.Record, Token: c.claim.Token})
 	}
 	s.suspectMu.Unlock()
+	held = s.loader.held(held)
 	held = s.table.held(held)
 	for _, r := range s.cfg.Pairs.Running() {
 		held = append(held, r.Held)
