@@ -94,7 +94,7 @@ func (r *rig) frugalClaims() {
 	r.frugal(tx, "claim", 2*planBatch, r.me, planBatch, []int32{7}, "-infinity", nil)
 	r.frugal(tx, "claim", 5, r.me, 1, nil, "-infinity", int64(2))
 	r.frugal(tx, "next_due", 5, []int32{7})
-	r.frugal(tx, "recover", 2*planResident, recoverChunk)                                                        // finds nothing
+	r.frugal(tx, "recover", 0, recoverChunk)                                                                     // finds nothing
 	r.frugal(tx, "hand_back_orphans", 2*planResident, r.me, []int64{}, []int64{}, r.clock.Now().Add(-time.Hour)) // likewise
 	r.in(tx, "update keyline.workers set status = 'lost', ended_at = clock_timestamp() where id = $1", r.me)
 	r.frugal(tx, "recover", 6*planResident, recoverChunk)

@@ -50,10 +50,13 @@ declare
   ids bigint[];
   at timestamptz := clock_timestamp();
 begin
+  -- From the workers to their claims: the other way round every look, of every worker, would read
+  -- all claims there are. (Only live workers claim, and a row with claims is not to be deleted.)
   dead := array(
-    select distinct m.claimed_by from {{.schema}}.mailboxes m where m.claimed_by is not null
-      and not exists (select from {{.schema}}.workers w where w.id = m.claimed_by and (w.status = 'live'
-        or w.status = 'left' and w.ended_at > at and w.ended_at <= at + w.lease))); -- after a step of the clock: now
+    select w.id from {{.schema}}.workers w
+    where w.status in ('left', 'lost')
+      and not (w.status = 'left' and w.ended_at > at and w.ended_at <= at + w.lease) -- after a step of the clock: now
+      and exists (select from {{.schema}}.mailboxes m where m.claimed_by = w.id));
   if cardinality(dead) = 0 then
     return 0;
   end if;
