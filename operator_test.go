@@ -287,7 +287,11 @@ func TestConsumerStatusActsAreAuditedAndIdempotent(t *testing.T) {
 			t.Errorf("it is %s, not %s", c.Status, step.status)
 		}
 		wantAudit(t, o, "consumer_"+step.status, "c", "because")
-		wantError(t, step.act(t.Context(), "c", "because"), keyline.ErrConflict, keyline.CodeNothingToDo)
+		again := step.act(t.Context(), "c", "because")
+		wantError(t, again, keyline.ErrConflict, keyline.CodeNothingToDo)
+		if errors.Is(again, keyline.ErrUnavailable) {
+			t.Errorf("it reads as a lost connection: %v", again)
+		}
 		wantError(t, step.act(t.Context(), "nobody", "because"), keyline.ErrNotFound, keyline.CodeNotFound)
 	}
 	wantError(t, o.RetireConsumer(t.Context(), "c", ""), keyline.ErrInvalid, keyline.CodeInvalidArgument)
@@ -375,5 +379,35 @@ func TestAViewerActsOnNothingAndSeesNothingInternal(t *testing.T) {
 	wantError(t, err, keyline.ErrNotFound, keyline.CodeNotFound)
 	if e := must(o.InspectEvent(ctx, id))(t); e.Record != "thing:1" || e.Seq != 1 || e.Deliveries["c"] != "dead_letter" {
 		t.Errorf("an operator sees %+v", e)
+	}
+}
+
+func TestNoActWithoutItsAudit(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSwitched()
+	w := startWorker(t, db, keyline.Config{}, s.consumer("c", park))
+	appendN(t, db, "thing:1", 1)
+	deadLetters(t, db, 1)
+	settled(t, db)
+	stop(t, w)
+	exec(t, db.Pool(), `insert into keyline.workers (name, instance, host, pid, lease, beat_at) values ('silent', gen_random_uuid(), 'h', 1, '10 milliseconds', now() - interval '1 hour')`)
+	exec(t, db.Pool(), `insert into keyline.mailboxes (record_id, due_at, claimed_by, claimed_at) select 1, now(), max(id), now() from keyline.workers`)
+	exec(t, db.Pool(), `alter table keyline.audit add constraint full_disk check (false)`)
+	state := func() string {
+		return scalar[string](t, db.Pool(), `select concat((select count(*) from keyline.commands), (select count(*) from keyline.audit),
+			(select status from keyline.consumers), (select status from keyline.workers where name = 'silent'), (select claimed_by from keyline.mailboxes))`)
+	}
+	before := state()
+	o, ctx := newOperator(t, db, keyline.RoleOperator), t.Context()
+	_, retry := o.RetryDeadLetter(ctx, 1, "r")
+	_, resolve := o.ResolveDeadLetter(ctx, 1, "r")
+	_, skip := o.SkipHead(ctx, keyline.Key{Record: "thing:1"}, "c", "r")
+	_, recovery := o.RecoverStaleClaims(ctx, "r")
+	for name, err := range map[string]error{"retry": retry, "resolve": resolve, "skip": skip, "recover": recovery,
+		"pause": o.PauseConsumer(ctx, "c", "r"), "retire": o.RetireConsumer(ctx, "c", "r")} {
+		wantError(t, err, keyline.ErrInvalid, keyline.CodeConstraint)
+		if after := state(); after != before {
+			t.Errorf("%s changed %s to %s", name, before, after)
+		}
 	}
 }

@@ -1,0 +1,76 @@
+package keyline
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keylinehq/keyline/store"
+)
+
+// What cannot be staged at will, and which reason wins where there are several.
+func TestWhyIsAFunctionOfTheRows(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	later, earlier, worker := now.Add(time.Hour), now.Add(-time.Hour), int64(7)
+	behind := store.WhyConsumer{ID: 1, Name: "c", Status: "active", State: "ready", NextSeq: 1, NextAt: &earlier, Hosts: []int64{7, 8}}
+	with := func(change func(*store.WhyConsumer)) store.WhyConsumer {
+		c := behind
+		change(&c)
+		return c
+	}
+	for _, tc := range []struct {
+		name     string
+		consumer store.WhyConsumer
+		rows     store.WhyRows
+		want     Reason
+	}{
+		{"due", behind, store.WhyRows{Mailbox: true}, ReasonReady},
+		{"held", behind, store.WhyRows{Worker: &worker, WorkerStatus: "live", ClaimedAt: &earlier}, ReasonClaimed},
+		{"backoff is over", with(func(c *store.WhyConsumer) { c.State, c.NextAttemptAt = "backoff", &earlier }), store.WhyRows{}, ReasonReady},
+		{"a claimed record's consumer in backoff", with(func(c *store.WhyConsumer) { c.State, c.NextAttemptAt = "backoff", &later }),
+			store.WhyRows{Worker: &worker, WorkerStatus: "live", ClaimedAt: &earlier}, ReasonBackoff},
+		{"nobody runs what is in backoff", with(func(c *store.WhyConsumer) { c.State, c.NextAttemptAt, c.Hosts = "backoff", &later, nil }), store.WhyRows{}, ReasonUnhosted},
+		{"parked, hosted or not", with(func(c *store.WhyConsumer) { c.State, c.Hosts = "parked", nil }), store.WhyRows{}, ReasonParked},
+		{"paused while parked", with(func(c *store.WhyConsumer) { c.State, c.Status = "parked", "paused" }), store.WhyRows{}, ReasonPaused},
+		{"a dead letter delivered again later", with(func(c *store.WhyConsumer) { c.NextSeq, c.Retrying, c.RetryingAt = 0, 3, &later }), store.WhyRows{}, ReasonBackoff},
+		{"a dead letter delivered again now", with(func(c *store.WhyConsumer) { c.NextSeq, c.Retrying, c.RetryingAt = 0, 3, &earlier }), store.WhyRows{}, ReasonReady},
+		{"one of two breakers", with(func(c *store.WhyConsumer) { c.BreakerAt = []int64{8} }), store.WhyRows{Mailbox: true, DueAt: &earlier}, ReasonReady},
+		{"the holder's breaker", with(func(c *store.WhyConsumer) { c.BreakerAt = []int64{7} }), store.WhyRows{Worker: &worker, WorkerStatus: "live", ClaimedAt: &earlier}, ReasonBreakerOpen},
+		{"every breaker", with(func(c *store.WhyConsumer) { c.BreakerAt = []int64{7, 8} }), store.WhyRows{Mailbox: true, DueAt: &earlier}, ReasonBreakerOpen},
+		{"handed back to the probe", with(func(c *store.WhyConsumer) { c.BreakerAt = []int64{8} }), store.WhyRows{Mailbox: true, DueAt: &later}, ReasonBreakerOpen},
+		{"an appender behind what is done", with(func(c *store.WhyConsumer) { c.NextSeq = 0 }), store.WhyRows{AppenderHolds: true}, ReasonAppenderInFlight},
+		{"an appender behind what is not", behind, store.WhyRows{AppenderHolds: true, Mailbox: true}, ReasonReady},
+		{"lockstep with one in front", with(func(c *store.WhyConsumer) { c.NextSeq = 2 }), store.WhyRows{Ordering: Lockstep,
+			Consumers: []store.WhyConsumer{{ID: 2, Name: "o", Status: "paused", NextSeq: 1}}}, ReasonLockstep},
+		{"lockstep with one that is backfilling in front", with(func(c *store.WhyConsumer) { c.NextSeq = 2 }), store.WhyRows{Ordering: Lockstep,
+			Consumers: []store.WhyConsumer{{ID: 2, Name: "o", Status: "backfilling", NextSeq: 1}}}, ReasonReady},
+		{"lockstep at the same event", behind, store.WhyRows{Ordering: Lockstep,
+			Consumers: []store.WhyConsumer{{ID: 2, Name: "o", Status: "active", NextSeq: 1, Hosts: []int64{7}}}}, ReasonReady},
+		{"a paused sibling of all_for_one", behind, store.WhyRows{
+			Consumers: []store.WhyConsumer{{ID: 2, Name: "o", Status: "paused", State: "parked", Scope: AllForOne, NextSeq: 1}}}, ReasonReady},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			v := tc.rows
+			v.Key, v.Head, v.Now = Key{Tenant: "a b", Record: "it's"}, 2, now
+			v.Consumers = append([]store.WhyConsumer{tc.consumer}, v.Consumers...)
+			w := explain(v)
+			if w.Consumers[0].Reason != tc.want {
+				t.Errorf("%s, want %s", w.Consumers[0].Reason, tc.want)
+			}
+			if w.Sentence == "" || strings.Contains(w.Sentence, "%!") {
+				t.Errorf("sentence: %q", w.Sentence)
+			}
+		})
+	}
+}
+
+func TestWhysCommandsCanBePasted(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"activity:42": "activity:42", "it's": `'it'\''s'`, "a b": "'a b'", "$(rm)": "'$(rm)'", "": "''", "-x": "'-x'"} {
+		if got := shell(in); got != want {
+			t.Errorf("%s becomes %s, want %s", in, got, want)
+		}
+	}
+}
