@@ -20,6 +20,7 @@ func verified(t *testing.T) *testdb.DB {
 		t.Fatal(err)
 	}
 	appendN(t, db, "thing:1", 2)
+	deadLetters(t, db, 1) // so that the second is of the second record
 	appendN(t, db, "thing:2", 1)
 	deadLetters(t, db, 2)
 	must(o.ResolveDeadLetter(t.Context(), 2, "enough"))(t)
