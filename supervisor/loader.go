@@ -209,6 +209,9 @@ func (l *loader) handOut(registry *core.Registry, loaded []core.Loaded, claims [
 			at = nil
 		}
 		r.seat.Reloaded(r.req, registry, at)
+		if l.s.registry.Load().Epoch > registry.Epoch {
+			r.seat.RegistryMoved()
+		}
 	}
 	var fresh []spawnItem
 	missing := 0

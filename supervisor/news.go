@@ -78,11 +78,8 @@ func (s *Supervisor) askNews(ctx context.Context, list []resident) error {
 	if epoch == s.registry.Load().Epoch {
 		return nil
 	}
-	if _, err := s.refreshRegistry(ctx); err != nil {
-		return err
-	}
-	s.table.each(func(p *place) { p.seat.RegistryMoved() })
-	return nil
+	_, err = s.refreshRegistry(ctx)
+	return err
 }
 
 // trim stops the actors of seats that nobody needs any more.

@@ -132,6 +132,9 @@ func (s *Supervisor) assign(p *place, registry *core.Registry, loaded *core.Load
 	if s.draining.Load() {
 		p.seat.Drain()
 	}
+	if s.registry.Load().Epoch > registry.Epoch {
+		p.seat.RegistryMoved()
+	}
 }
 
 // dropPlace forgets a place whose actor has ended.

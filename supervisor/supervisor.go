@@ -261,6 +261,11 @@ func (s *Supervisor) refreshRegistry(ctx context.Context) (*core.Registry, error
 			return old, nil // another loop was faster and saw more
 		}
 		if s.registry.CompareAndSwap(old, r) {
+			if old != nil && old.Epoch != r.Epoch {
+				// Whoever found out: all residents must hear of it, also those
+				// of which nothing is left to be flushed while a handler runs.
+				s.table.each(func(p *place) { p.seat.RegistryMoved() })
+			}
 			return r, nil
 		}
 	}
