@@ -270,6 +270,24 @@ func TestCommitThatAReloadHasReadIsTakenAsItIs(t *testing.T) {
 	}
 }
 
+func TestCommitThatAReloadHasReadTooEarlyStays(t *testing.T) {
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional = true })
+	at := func(seq int64) func(*core.Loaded) {
+		return func(l *core.Loaded) {
+			l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: seq, State: core.Ready}}
+		}
+	}
+	s := start(t, registry(tx), loaded(2, 0, at(0)))
+	w := s.start(1)
+	b := Decide(s.now, nil, tx, &w, &core.Outcome{})
+	s.step(News{Head: 2, Pending: true}) // a reload begins, and reads the row
+	s.step(Ended{w, core.Outcome{Booked: &b}})
+	s.step(Reloaded{Registry: s.m.reg, Loaded: loaded(2, 0, at(0))}) // as of before the commit
+	if next := s.start(1); next.Events[0].Seq != 2 || next.Fence != 1 {
+		t.Fatalf("after the reload: %+v", next)
+	}
+}
+
 func TestWithdrawnWriteAheadLeavesWhatItFound(t *testing.T) {
 	snoozed := core.Checkpoint{Record: 1, Consumer: 1, State: core.Backoff, NextAttemptAt: begin}
 	s := start(t, registry(consumer(1)), loaded(1, 0, suspect, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{snoozed} }))
