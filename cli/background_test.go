@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -21,9 +22,15 @@ import (
 const patience = 60 * time.Second
 
 // background holds the programs that a script has started, by name.
-type background struct{ running map[string]*exec.Cmd }
+type background struct{ running map[string]*program }
 
-func newBackground() *background { return &background{running: map[string]*exec.Cmd{}} }
+// program is a program in the background; its state may be read when it has ended.
+type program struct {
+	*exec.Cmd
+	ended chan struct{}
+}
+
+func newBackground() *background { return &background{running: map[string]*program{}} }
 
 func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
@@ -55,12 +62,15 @@ func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
 	cmd.Stdout, cmd.Stderr = out, log
 	ts.Check(cmd.Start())
 	_, _ = out.Close(), log.Close() // the program has them
-	b.running[name] = cmd
+	p := &program{cmd, make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		_ = cmd.Wait() // its outcome is in ProcessState
+	}()
+	b.running[name] = p
 	ts.Defer(func() {
-		if b.running[name] == cmd {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
+		_ = cmd.Process.Kill()
+		<-p.ended
 	})
 }
 
@@ -68,50 +78,77 @@ func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
 func (b *background) await(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[1])
 	ts.Check(err)
-	until(ts, args[0], func() bool { return strings.Count(ts.ReadFile(args[0]+".out"), "\n") >= want })
+	b.until(ts, args[0], func() bool { return strings.Count(ts.ReadFile(args[0]+".out"), "\n") >= want })
 }
 
 // await-text NAME TEXT waits until the program has said this, anywhere.
 func (b *background) awaitText(ts *testscript.TestScript, _ bool, args []string) {
-	until(ts, args[0], func() bool {
+	b.until(ts, args[0], func() bool {
 		return strings.Contains(ts.ReadFile(args[0]+".out"), args[1]) || strings.Contains(ts.ReadFile(args[0]+".err"), args[1])
 	})
 }
 
-func until(ts *testscript.TestScript, name string, cond func() bool) {
+// until waits until cond holds, and not for a program that has ended.
+func (b *background) until(ts *testscript.TestScript, name string, cond func() bool) {
+	p := b.running[name]
+	until(ts, cond, func() bool {
+		select {
+		case <-p.ended:
+			return !cond()
+		default:
+			return false
+		}
+	}, func() string { return name + " has written\n" + ts.ReadFile(name+".out") + ts.ReadFile(name+".err") })
+}
+
+func until(ts *testscript.TestScript, cond, hopeless func() bool, tell func() string) {
 	c := clock.Real()
 	deadline := c.Mono() + patience
 	for !cond() {
-		if c.Mono() > deadline {
-			if name == "" {
-				ts.Fatalf("it does not get there")
-			}
-			ts.Fatalf("%s does not get there; it has written\n%s%s", name, ts.ReadFile(name+".out"), ts.ReadFile(name+".err"))
+		if hopeless() || c.Mono() > deadline {
+			ts.Fatalf("it does not get there; %s", tell())
 		}
 		_ = clock.Sleep(context.Background(), c, 10*time.Millisecond)
 	}
 }
 
-// end NAME [twice] sends SIGTERM and wants a good end.
+// gone waits for the end of a program.
+func (b *background) gone(ts *testscript.TestScript, name string) *os.ProcessState {
+	p := b.running[name]
+	until(ts, func() bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+			return false
+		}
+	}, func() bool { return false }, func() string { return name + " runs on; it has written\n" + ts.ReadFile(name+".err") })
+	return p.ProcessState
+}
+
+// end NAME [twice] sends SIGTERM, or two of them, and wants a good end.
 func (b *background) end(ts *testscript.TestScript, _ bool, args []string) {
-	cmd := b.running[args[0]]
-	delete(b.running, args[0])
-	ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+	p := b.running[args[0]]
+	ts.Check(p.Process.Signal(syscall.SIGTERM))
 	if len(args) > 1 {
-		ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+		// Two signals that come at once are one.
+		b.awaitText(ts, false, []string{args[0], "worker is stopping"})
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			ts.Fatalf("%v", err)
+		}
 	}
-	if err := cmd.Wait(); err != nil {
-		ts.Fatalf("%s: %v\n%s", args[0], err, ts.ReadFile(args[0]+".err"))
+	if state := b.gone(ts, args[0]); !state.Success() {
+		ts.Fatalf("%s: %v\n%s", args[0], state, ts.ReadFile(args[0]+".err"))
 	}
 }
 
 // wait-for command… -- TEXT repeats a command until it prints this text.
 func waitFor(ts *testscript.TestScript, _ bool, args []string) {
 	sep := slices.Index(args, "--")
-	until(ts, "", func() bool {
+	until(ts, func() bool {
 		ts.Check(ts.Exec(args[0], args[1:sep]...))
 		return strings.Contains(ts.ReadFile("stdout"), args[sep+1])
-	})
+	}, func() bool { return false }, func() string { return "the last answer was\n" + ts.ReadFile("stdout") })
 }
 
 // env-from NAME FILE KEY sets a variable from the JSON object in a file's first line.
@@ -124,11 +161,8 @@ func envFrom(ts *testscript.TestScript, _ bool, args []string) {
 
 // interrupt NAME N sends SIGINT and wants this exit code.
 func (b *background) interrupt(ts *testscript.TestScript, _ bool, args []string) {
-	cmd := b.running[args[0]]
-	delete(b.running, args[0])
-	ts.Check(cmd.Process.Signal(os.Interrupt))
-	_ = cmd.Wait()
-	if got := cmd.ProcessState.ExitCode(); strconv.Itoa(got) != args[1] {
+	ts.Check(b.running[args[0]].Process.Signal(os.Interrupt))
+	if got := b.gone(ts, args[0]).ExitCode(); strconv.Itoa(got) != args[1] {
 		ts.Fatalf("%s: exit code %d, want %s\n%s", args[0], got, args[1], ts.ReadFile(args[0]+".err"))
 	}
 }

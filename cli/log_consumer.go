@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,14 +42,17 @@ func logConsumer(w io.Writer) keyline.Consumer {
 		Name: logConsumerName, Types: []string{"*"},
 		Effect: keyline.External("a line written twice has the same id, and says redelivered"),
 		Handle: func(_ context.Context, d *keyline.Delivery) error {
-			line, err := json.Marshal(logged{d.Consumer, d.Tenant, d.Record, d.Seq, d.ID, d.Type, d.Version, d.Payload, d.Headers,
+			var line bytes.Buffer
+			e := json.NewEncoder(&line)
+			e.SetEscapeHTML(false) // a payload is written as it was appended
+			err := e.Encode(logged{d.Consumer, d.Tenant, d.Record, d.Seq, d.ID, d.Type, d.Version, d.Payload, d.Headers,
 				d.OccurredAt, d.CreatedAt, d.Attempt, d.Redelivered, d.Mode})
 			if err != nil {
 				return keyline.Permanent(fmt.Errorf("write event: %w", err))
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if _, err := w.Write(append(line, '\n')); err != nil {
+			if _, err := w.Write(line.Bytes()); err != nil {
 				return fmt.Errorf("write event: %w", err)
 			}
 			return nil

@@ -10,7 +10,8 @@ import (
 // signals are SIGINT and SIGTERM as contexts: the first one asks for an orderly
 // end, the second one hastens it, and neither is ever the death of a process
 // that has something to hand back. After the second, signals have their usual
-// effect again.
+// effect again. Where there was one, they have none: the process is about to
+// end, and should do so with its exit code.
 type signals struct {
 	stop  context.Context
 	hurry context.Context
@@ -28,17 +29,20 @@ func catchSignals() *signals {
 	s := &signals{stop: stop, hurry: hurry, end: end, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		defer signal.Stop(caught)
 		defer cancelStop()
 		defer cancelHurry()
-		for _, cancel := range []context.CancelFunc{cancelStop, cancelHurry} {
+		for n, cancel := range []context.CancelFunc{cancelStop, cancelHurry} {
 			select {
 			case <-caught:
 				cancel()
 			case <-life.Done():
+				if n == 0 {
+					signal.Stop(caught)
+				}
 				return
 			}
 		}
+		signal.Stop(caught)
 	}()
 	return s
 }

@@ -55,8 +55,8 @@ func (a *app) hosted(s *workerSettings) ([]keyline.Consumer, error) {
 		}
 	}
 	for i := range consumers {
-		if !slices.Contains(s.only, consumers[i].Name) && consumers[i].Excluded == "" {
-			consumers[i].Excluded = "not among --only " + strings.Join(s.only, ",")
+		if c := &consumers[i]; !slices.Contains(s.only, c.Name) && c.Excluded == "" && !c.ContractOnly {
+			c.Excluded = "not among --only " + strings.Join(s.only, ",")
 		}
 	}
 	return consumers, nil
