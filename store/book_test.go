@@ -123,3 +123,16 @@ func TestAHandlerWhoseRowIsGoneIsFencedAndWritesNothing(t *testing.T) {
 		t.Errorf("%+v, %d effects", out, x.effects())
 	}
 }
+
+// The row says what this run would have said, but another holder wrote it.
+func TestARowThatMovedUnderALostClaimIsNobodysSuccess(t *testing.T) {
+	x := newTxRig(t)
+	out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+		x.exec("update keyline.mailboxes set token = nextval('keyline.tokens')")
+		x.exec("update keyline.checkpoints set seq = 1")
+		return effect(1)(ctx, tx)
+	})
+	if !out.Fenced || out.Booked != nil || x.effects() != 0 {
+		t.Errorf("%+v, %d effects", out, x.effects())
+	}
+}

@@ -168,8 +168,8 @@ func TestRecoveryTouchesOnlyWhatWasWrittenAhead(t *testing.T) {
 	}
 }
 
-// sleeper is somebody who sleeps and hears every wake.
-func (r *rig) sleeper() (hears func(want string)) {
+// sleeper is somebody who sleeps, and hears every wake until it is woken.
+func (r *rig) sleeper() (hears func(want string), wake func()) {
 	r.Helper()
 	conn := r.db.Connect()
 	for _, sql := range []string{"listen " + r.Channel(), "select pg_advisory_lock(" + r.Schema() + ".arm_key())"} {
@@ -188,7 +188,7 @@ func (r *rig) sleeper() (hears func(want string)) {
 		if n.Payload != want {
 			r.Errorf("woken by %q, want %q", n.Payload, want)
 		}
-	}
+	}, func() { _ = conn.Close(context.WithoutCancel(r.Context())) }
 }
 
 // Whatever makes work claimable wakes; and only that.
@@ -196,7 +196,7 @@ func TestRecoveryOrphansCommandsAndSweepsWake(t *testing.T) {
 	r := newRig(t)
 	r.register(definition("c"))
 	r.sweepAll()
-	hears := r.sleeper()
+	hears, _ := r.sleeper()
 	id := r.append("r")
 	hears(itoa(id))
 	r.claimOne(id)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -70,28 +71,29 @@ func TestWantedWorkIsNotClaimedBeforeItIsDue(t *testing.T) {
 
 func TestAnAppendToAClaimedRecordWaitsForNobodyAndWakesNobody(t *testing.T) {
 	r := newRig(t)
-	id := r.append("r")
-	c := r.claimOne(id)
-	// Somebody sleeps, and hears everything.
-	sleeper := r.db.Connect()
-	for _, sql := range []string{"listen keyline_wake", "select pg_advisory_lock(keyline.arm_key())"} {
-		if _, err := sleeper.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := soon(r, background(func() error { return appendRaw(t.Context(), r.pool, "r") }), "the append"); err != nil {
-		t.Fatal(err)
-	}
-	if b := r.box(id); b.token != c.Token || b.claimedBy != r.me {
-		t.Errorf("mailbox: %+v", b)
-	}
-	r.append("other") // a wake to tell that none came before it
-	n, err := sleeper.WaitForNotification(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := r.record("other"); n.Payload != get[string](r, "select $1::bigint::text", want) {
-		t.Errorf("woken for %s", n.Payload)
+	for name, due := range map[string]string{"due": "-1 hour", "named by a wake before it was due": "1 hour"} {
+		t.Run(name, func(t *testing.T) {
+			r := r.sub(t)
+			id := r.append(name)
+			r.exec("update keyline.mailboxes set due_at = clock_timestamp() + $2::text::interval where record_id = $1", id, due)
+			c := r.claimOne(id)
+			before := r.box(id)
+			hears, wake := r.sleeper()
+			defer wake()
+			// A HandleTx of the holder is open.
+			handling := r.begin()
+			r.in(handling, "select keyline.hold($1, $2, $3)", id, r.me, c.Token)
+			if err := soon(r, background(func() error { return appendRaw(t.Context(), r.pool, name) }), "the append"); err != nil {
+				t.Fatal(err)
+			}
+			r.rollbackTx(handling)
+			after := r.box(id)
+			before.dueIn, after.dueIn = 0, 0
+			if fmt.Sprint(before) != fmt.Sprint(after) {
+				t.Errorf("%+v became %+v", before, after)
+			}
+			hears(itoa(r.append("other " + name))) // and nothing before it
+		})
 	}
 }
 
