@@ -81,6 +81,28 @@ func TestAChangeMakesAllRecordsWithWorkDueForEverybody(t *testing.T) {
 	}
 }
 
+func TestAChangeDuringASweepIsSweptFromTheStart(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("c"))
+	r.sweepAll()
+	const n = 2 * sweepChunk
+	if err := r.BareSeed(t.Context(), "r", n, 1); err != nil {
+		t.Fatal(err)
+	}
+	hide := func() { r.exec("update keyline.mailboxes set due_at = 'infinity'") }
+	hide()
+	r.register(definition("c", revision(2)))
+	if more, err := r.Sweep(t.Context()); !more || err != nil {
+		t.Fatal(more, err) // it has passed the first records
+	}
+	hide()
+	r.register(definition("c", revision(3)))
+	r.sweepAll()
+	if got := get[int64](r, "select count(*) from keyline.mailboxes where due_at <= clock_timestamp()"); got != n {
+		t.Errorf("%d of %d due", got, n)
+	}
+}
+
 func TestAResumedConsumersRecordsComeBack(t *testing.T) {
 	r := newRig(t)
 	c := r.register(definition("c"))
