@@ -4,8 +4,10 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/keylinehq/keyline/internal/clock"
@@ -27,15 +29,15 @@ type sockets struct {
 	open map[*socket]struct{}
 }
 
-// dial wraps a pool's dial function. limit 0: the server may take as long as it
-// likes, for what runs there are the statements of handlers.
-func (s *sockets) dial(next pgconn.DialFunc, limit time.Duration) pgconn.DialFunc {
+// dial wraps a pool's dial function.
+func (s *sockets) dial(next pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		c := &socket{Conn: conn, all: s, limit: limit}
+		c := &socket{Conn: conn, all: s}
+		c.heard.Store(int64(s.clock.Mono()))
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.open == nil {
@@ -61,22 +63,56 @@ func (s *sockets) cut() {
 	}
 }
 
+// silent gives up a connection that has said nothing since then, and with it
+// the idle ones that nobody has heard of since: what has swallowed one has most likely swallowed
+// them too, and each would cost its next user as long a wait.
+func (s *sockets) silent(c *socket, since time.Duration) {
+	gone := []*socket{c}
+	s.mu.Lock()
+	for other := range s.open {
+		if other != c && other.quiet.Load() && !other.patient.Load() && time.Duration(other.heard.Load()) < since {
+			gone = append(gone, other)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range gone {
+		_ = c.Close() // it is given up, whatever it says
+	}
+}
+
 // socket is one connection.
 type socket struct {
 	net.Conn
-	all   *sockets
-	limit time.Duration
+	all     *sockets
+	heard   atomic.Int64 // when something last came, monotonic
+	quiet   atomic.Bool  // nobody waits for anything to come
+	patient atomic.Bool  // a handler's statements run here: they may take as long as they like
 }
 
 // Read gives the connection up after too long a silence. Nobody reads from an
 // idle one.
 func (c *socket) Read(b []byte) (int, error) {
-	if c.limit == 0 {
-		return c.Conn.Read(b)
+	c.quiet.Store(false)
+	defer c.quiet.Store(true)
+	if !c.patient.Load() {
+		begun := c.all.clock.Mono()
+		t := c.all.clock.AfterFunc(silence, func() { c.all.silent(c, begun) })
+		defer t.Stop()
 	}
-	t := c.all.clock.AfterFunc(c.limit, func() { _ = c.Close() })
-	defer t.Stop()
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	c.heard.Store(int64(c.all.clock.Mono()))
+	return n, err
+}
+
+// patience says whether the server may be silent on a connection.
+func patience(conn *pgx.Conn, yes bool) {
+	under := conn.PgConn().Conn()
+	if t, ok := under.(interface{ NetConn() net.Conn }); ok { // TLS
+		under = t.NetConn()
+	}
+	if c, ok := under.(*socket); ok {
+		c.patient.Store(yes)
+	}
 }
 
 func (c *socket) Close() error {

@@ -111,14 +111,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
 	s.sockets.clock = s.clock
 	for _, p := range []struct {
-		pool    **pgxpool.Pool
-		max     int32
-		silence time.Duration
-	}{{&s.hot, 6, silence}, {&s.tx, max(base.MaxConns, 4), 0}, {&s.lease, 2, silence}} {
+		pool **pgxpool.Pool
+		max  int32
+	}{{&s.hot, 6}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, 2}} {
 		cfg := base.Copy()
 		cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = p.max, 0, 0
 		cfg.ConnConfig.RuntimeParams["application_name"] = s.applicationName()
-		cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc, p.silence)
+		cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
 		pool, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {
 			return fmt.Errorf("open pool: %w", err)

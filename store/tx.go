@@ -105,6 +105,7 @@ func (r *txRun) run(ctx context.Context, tx pgx.Tx, handler func(context.Context
 func (r *txRun) handle(ctx context.Context, tx pgx.Tx, handler func(context.Context, pgx.Tx) error) (whole bool, err error) {
 	guarded := &handlerTx{tx: tx}
 	returned := false
+	patience(r.conn.Conn(), true)
 	defer func() {
 		guarded.closed.Store(true)
 		if !returned { // it panicked
@@ -113,6 +114,7 @@ func (r *txRun) handle(ctx context.Context, tx pgx.Tx, handler func(context.Cont
 	}()
 	err = handler(ctx, guarded)
 	returned = true
+	patience(r.conn.Conn(), false)
 
 	pg := r.conn.Conn().PgConn()
 	switch {

@@ -19,6 +19,7 @@ var leases = []scenario{
 	{"21b", "Postgres crashes in mid-handler", crashes},
 	{"21c", "backends are terminated in a storm", storm},
 	{"22a", "packets of the present connections vanish", vanish},
+	{"22d", "packets vanish, but for the heartbeat's", vanishButBeat},
 	{"22c", "packets of the sentinel's sessions vanish", vanishedSentinel},
 	{"54", "a database outage longer than the lease", outage},
 	{"8", "workers are killed over and over under load", killing},
@@ -196,14 +197,16 @@ func vanish(t *stage) {
 		t.append(fmt.Sprintf("r%d", i), nil)
 	}
 	t.awaitDone("r%", 30, 30*time.Second)
-	t.append("slow", do{"ms": 4000, "deaf": true})
+	t.append("slow", do{"ms": 4000, "deaf": true, "only": "a"})
 	t.running("slow", 1)
+	t.awaitDone("slow", 2, 20*time.Second)
 	t.found["stalled"] = p.stallAll()
 	for i := range 10 {
 		t.append(fmt.Sprintf("r%d", i), nil)
 	}
-	// Alone, with a network that has forgotten its connections.
-	t.awaitDone("r%", 60, 45*time.Second)
+	// Alone, with a network that has forgotten its connections: it gives them up at the end of its lease, or, where
+	// the heartbeat has found itself another one, when they have been silent for too long.
+	t.awaitDone("r%", 60, 70*time.Second)
 	t.awaitDone("slow", 3, 45*time.Second)
 	t.check(allow{duplicates: 6, overlaps: true})
 }
@@ -267,4 +270,31 @@ func vanishedSentinel(t *stage) {
 		return t.number(locks+" and pid <> $1", old) >= 2 && t.number(locks+" and pid = $1", old) == 0
 	})
 	t.check(allow{})
+}
+
+// vanishButBeat: a worker that keeps its lease all along must not keep records
+// behind connections that nothing comes back from.
+func vanishButBeat(t *stage) {
+	t.open()
+	p, url := t.newProxy()
+	t.start(spec{Name: "w1", URL: url, ListenURL: t.url(), Config: keyline.Config{Lease: 5 * time.Minute}})
+	for i := range 10 {
+		t.append(fmt.Sprintf("r%d", i), nil)
+	}
+	t.awaitDone("r%", 30, 30*time.Second)
+	// Not "tx": its own statement would wait on a connection that is gone, and how long a handler may do so only its
+	// timeout says.
+	t.append("slow", do{"ms": 1000, "deaf": true, "only": "a"})
+	t.running("slow", 1)
+	t.awaitDone("slow", 2, 20*time.Second)
+	t.found["stalled"] = p.stallAll()
+	for i := range 10 {
+		t.append(fmt.Sprintf("r%d", i), nil)
+	}
+	t.awaitDone("r%", 60, 75*time.Second)
+	t.awaitDone("slow", 3, 75*time.Second)
+	t.check(allow{duplicates: 6, within: 2 * time.Minute})
+	if n := t.number("select count(*) from keyline.workers"); n != 1 {
+		t.fail("the worker has lost its lease: nothing was tested")
+	}
 }
