@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// cutter is a dialer whose connections can be cut around a COMMIT.
+type cutter struct {
+	armed atomic.Bool
+	// before: the COMMIT is never sent; otherwise it is, and its reply is lost.
+	before bool
+	// keep: the server is not told that its client is gone.
+	keep bool
+
+	mu   sync.Mutex
+	kept []net.Conn
+}
+
+func (c *cutter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	return &cut{Conn: conn, by: c}, err
+}
+
+func (c *cutter) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.kept {
+		_ = conn.Close()
+	}
+}
+
+type cut struct {
+	net.Conn
+	by  *cutter
+	off atomic.Bool
+}
+
+var errCut = errors.New("the connection was cut")
+
+func (c *cut) Write(b []byte) (int, error) {
+	if c.off.Load() {
+		return 0, errCut
+	}
+	if strings.Contains(string(b), "commit") && c.by.armed.CompareAndSwap(true, false) {
+		c.off.Store(true)
+		if c.by.before {
+			return len(b), nil // sent, it believes
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *cut) Read(b []byte) (int, error) {
+	if c.off.Load() && c.by.before {
+		return 0, errCut
+	}
+	n, err := c.Conn.Read(b)
+	if c.off.Load() { // the reply has come, so it has committed
+		return 0, errCut
+	}
+	return n, err
+}
+
+func (c *cut) Close() error {
+	if c.by.keep && c.off.Load() {
+		c.by.mu.Lock()
+		defer c.by.mu.Unlock()
+		c.by.kept = append(c.by.kept, c.Conn)
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+func TestACommitWhoseReplyWasLostIsLookedInto(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, keep, fails bool
+	}{
+		"committed success":                                    {},
+		"committed failure":                                    {fails: true},
+		"never arrived":                                        {before: true},
+		"never arrived, the failure":                           {before: true, fails: true},
+		"never arrived, and the server still waits":            {before: true, keep: true},
+		"committed, and the server still waits for the client": {keep: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &cutter{before: tc.before, keep: tc.keep}
+			defer c.close()
+			x := newTxRig(t, func(cfg *Config) { cfg.Pool.ConnConfig.DialFunc = c.dial })
+			out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+				err := effect(1)(ctx, tx)
+				c.armed.Store(true)
+				if tc.fails {
+					return errBoom
+				}
+				return err
+			})
+			committed, handled := !tc.before, tc.fails
+			switch {
+			case out.Fenced:
+				t.Fatalf("%+v", out)
+			case committed && (out.Booked == nil || errors.Is(out.Err, errBoom) != handled):
+				t.Errorf("it had committed: %+v", out)
+			case !committed && (out.Booked != nil || out.Err == nil || errors.Is(out.Err, errBoom) != handled):
+				t.Errorf("it had not: %+v", out)
+			}
+			want := map[[2]bool]string{{true, false}: "1 ready 0", {true, true}: "0 backoff 1"}[[2]bool{committed, handled}]
+			if want == "" {
+				want = "0 ready 0"
+			}
+			if x.row() != want {
+				t.Errorf("row %s, want %s", x.row(), want)
+			}
+			if n := x.effects(); n != map[bool]int64{true: 1}[committed && !handled] {
+				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
+
+func TestNothingCanUndoACommitThatCouldNotBeLookedInto(t *testing.T) {
+	c := &cutter{}
+	x := newTxRig(t, func(cfg *Config) { cfg.Pool.ConnConfig.DialFunc = c.dial })
+	ctx, cancel := context.WithCancel(t.Context())
+	out := x.RunTx(ctx, x.work, func(ctx context.Context, tx pgx.Tx) error {
+		defer c.armed.Store(true)
+		err := effect(1)(ctx, tx)
+		x.hot.Close() // the database cannot be reached any more
+		cancel()      // and the claim's time is over
+		return err
+	}, completed(x.work.Record, x.consumer, 1))
+	if !out.Fenced || out.Booked != nil {
+		t.Errorf("%+v", out)
+	}
+	if x.effects() != 1 || x.row() != "1 ready 0" {
+		t.Errorf("%d effects, row %s", x.effects(), x.row())
+	}
+}
