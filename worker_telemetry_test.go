@@ -106,13 +106,15 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 	t.Parallel()
 	db, s := testdb.New(t), newSeen()
 	reader := sdkmetric.NewManualReader()
-	startWorker(t, db, keyline.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))},
+	w := startWorker(t, db, keyline.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))},
 		recording(s, "fine"),
 		keyline.Consumer{Name: "parks", Types: []string{"*"}, Effect: keyline.None(), OnDead: keyline.Park,
 			Handle: func(_ context.Context, d *keyline.Delivery) error { s.add(d); return keyline.Permanent(errFails) }})
 	appendN(t, db, "thing:1", 3)
 	s.wait(t, 4)
 	settled(t, db)
+	// The database knows before the record's actor has the answer to its flush.
+	testdb.Eventually(t, func() bool { h := w.Health(); return h.Resident == 0 && h.Settled > 0 }, "the worker has heard that the record is settled")
 	var all metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &all); err != nil {
 		t.Fatal(err)
