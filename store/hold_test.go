@@ -1,9 +1,11 @@
 package store
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
 )
 
@@ -65,5 +67,25 @@ func TestAClaimTakesNoMoreThanItMayOfDueAndWantedWorkTogether(t *testing.T) {
 		if len(all) == 3 && r.mailbox(r.record("due")) != "claimed" {
 			t.Error("what is due for everybody comes first")
 		}
+	}
+}
+
+// A wake names one record, perhaps in the middle of the queue; what was due before it
+// is still to be found.
+func TestAClaimByNameDoesNotMoveTheLowerBound(t *testing.T) {
+	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	r := newRig(t, func(c *Config) { c.Clock = fake })
+	for i := range 20 {
+		r.append(keyOf(i))
+	}
+	r.claims(r.me, 2) // a look at everything, which sets the bound
+	r.claimOne(r.record(keyOf(10))) // enough are due after it to fill the next claim
+	early := r.record(keyOf(2))
+	got, err := r.Claim(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 3})
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	if !slices.ContainsFunc(got, func(c core.Claim) bool { return c.Record == early }) {
+		t.Errorf("claimed %v, and not %d, which was due first", got, early)
 	}
 }
