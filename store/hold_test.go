@@ -78,7 +78,7 @@ func TestAClaimByNameDoesNotMoveTheLowerBound(t *testing.T) {
 	for i := range 20 {
 		r.append(keyOf(i))
 	}
-	r.claims(r.me, 2) // a look at everything, which sets the bound
+	r.claims(r.me, 2)               // a look at everything, which sets the bound
 	r.claimOne(r.record(keyOf(10))) // enough are due after it to fill the next claim
 	early := r.record(keyOf(2))
 	got, err := r.Claim(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 3})
