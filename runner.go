@@ -2,10 +2,12 @@ package keyline
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/keylinehq/keyline/actors/delivery"
@@ -75,51 +77,64 @@ var errNotHosted = errors.New("consumer is not hosted by this process")
 
 // Run implements actors.Runner. A panic of the handler passes through, to the
 // actor that supervises it.
-func (r *runner) Run(ctx context.Context, w core.Work) (out core.Outcome) {
+func (r *runner) Run(ctx context.Context, w *core.Work) (out core.Outcome) {
 	h := r.hosted[w.Consumer.Name]
 	if h == nil {
 		return core.Outcome{Err: errNotHosted, Cancelled: true}
 	}
-	batch := deliveries(&w)
-	ctx, end := r.watch.start(ctx, h.watch, &w, batch)
+	batch := deliveries(w)
+	p := r.watch.start(ctx, h.watch, w, batch)
 	out.Err = errPanicked // what end sees where the handler does not return
-	defer func() { end(&out) }()
-	out = r.run(ctx, h, w, batch)
+	defer func() { p.end(&out) }()
+	out = r.run(p.ctx, h, w, batch)
 	return out
 }
 
 var errPanicked = errors.New("handler panicked")
 
-func (r *runner) run(ctx context.Context, h *hosted, w core.Work, batch []*Delivery) core.Outcome {
-	handle := func(ctx context.Context, tx pgx.Tx) error {
-		if h.Timeout <= 0 {
-			return h.handle(ctx, tx, batch)
-		}
-		limited, cancel := context.WithTimeout(ctx, h.Timeout)
-		defer cancel()
-		err := h.handle(limited, tx, batch)
-		if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
-			return &timeoutError{h.Timeout, err}
-		}
-		return err
-	}
+func (r *runner) run(ctx context.Context, h *hosted, w *core.Work, batch []*Delivery) core.Outcome {
 	if h.HandleTx == nil {
-		return core.Outcome{Err: handle(ctx, nil)}
+		return core.Outcome{Err: h.timed(ctx, nil, batch)}
 	}
+	handle := func(ctx context.Context, tx pgx.Tx) error { return h.timed(ctx, tx, batch) }
 	return r.store.RunTx(ctx, w, handle, func(err error) core.Booking {
 		cancelled := err != nil && ctx.Err() != nil
-		return delivery.Decide(r.clock.Now(), r.random, w.Consumer, &w, &core.Outcome{Err: err, Cancelled: cancelled})
+		return delivery.Decide(r.clock.Now(), r.random, w.Consumer, w, &core.Outcome{Err: err, Cancelled: cancelled})
 	})
 }
 
+// timed calls the handler under its consumer's Timeout, if it has one.
+func (h *hosted) timed(ctx context.Context, tx pgx.Tx, batch []*Delivery) error {
+	if h.Timeout <= 0 {
+		return h.handle(ctx, tx, batch)
+	}
+	limited, cancel := context.WithTimeout(ctx, h.Timeout)
+	defer cancel()
+	err := h.handle(limited, tx, batch)
+	if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+		return &timeoutError{h.Timeout, err}
+	}
+	return err
+}
+
+// deliveries are what the handler gets. They are its own: it may keep them.
 func deliveries(w *core.Work) []*Delivery {
-	list := make([]Delivery, len(w.Events))
-	batch := make([]*Delivery, len(w.Events))
+	var list []Delivery
+	var batch []*Delivery
+	if len(w.Events) == 1 { // almost always: one allocation
+		one := &struct {
+			delivery [1]Delivery
+			batch    [1]*Delivery
+		}{}
+		list, batch = one.delivery[:], one.batch[:]
+	} else {
+		list, batch = make([]Delivery, len(w.Events)), make([]*Delivery, len(w.Events))
+	}
 	for i := range w.Events {
 		e := &w.Events[i]
 		list[i] = Delivery{
 			Event: e.Event, Consumer: w.Consumer.Name, Attempt: w.Attempt, Redelivered: w.Redelivered, Mode: Live, Token: w.Token,
-			IdempotencyKey: e.ID.String() + ":" + strconv.Itoa(int(w.Consumer.ID)),
+			IdempotencyKey: idempotencyKey(e.ID, w.Consumer.ID),
 		}
 		switch {
 		case w.Replay:
@@ -130,4 +145,14 @@ func deliveries(w *core.Work) []*Delivery {
 		batch[i] = &list[i]
 	}
 	return batch
+}
+
+// idempotencyKey is the event's id, a colon, and the consumer's.
+func idempotencyKey(event uuid.UUID, consumer int32) string {
+	var text [36 + 1 + 11]byte
+	h := hex.AppendEncode(text[:0], event[:4])
+	for _, part := range [...][]byte{event[4:6], event[6:8], event[8:10], event[10:]} {
+		h = hex.AppendEncode(append(h, '-'), part)
+	}
+	return string(strconv.AppendInt(append(h, ':'), int64(consumer), 10))
 }

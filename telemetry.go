@@ -3,6 +3,7 @@ package keyline
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -68,11 +69,16 @@ func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
 	return t, nil
 }
 
-// consumerTelemetry holds a consumer's attributes, made once.
+// consumerTelemetry holds a consumer's attributes, made once, as the calls take them.
 type consumerTelemetry struct {
 	span     []attribute.KeyValue
-	outcomes map[string]metric.MeasurementOption
-	lag      metric.MeasurementOption
+	outcomes map[string]outcomeOptions
+	lag      []metric.RecordOption
+}
+
+type outcomeOptions struct {
+	record []metric.RecordOption
+	add    []metric.AddOption
 }
 
 var outcomeNames = []string{"completed", "retry", "permanent", "snoozed", "skipped", "panic", "cancelled", "fenced"}
@@ -81,40 +87,52 @@ func newConsumerTelemetry(name string) *consumerTelemetry {
 	common := []attribute.KeyValue{semconv.MessagingSystemKey.String("keyline"), semconv.MessagingConsumerGroupName(name)}
 	c := &consumerTelemetry{
 		span: append(common[:2:2], semconv.MessagingOperationTypeProcess, semconv.MessagingOperationName("process")),
-		lag:  metric.WithAttributeSet(attribute.NewSet(common...)), outcomes: map[string]metric.MeasurementOption{},
+		lag:  []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(common...))}, outcomes: map[string]outcomeOptions{},
 	}
 	for _, o := range outcomeNames {
-		c.outcomes[o] = metric.WithAttributeSet(attribute.NewSet(append(common[:2:2], attribute.String(attrOutcome, o))...))
+		set := metric.WithAttributeSet(attribute.NewSet(append(common[:2:2], attribute.String(attrOutcome, o))...))
+		c.outcomes[o] = outcomeOptions{[]metric.RecordOption{set}, []metric.AddOption{set}}
 	}
 	return c
+}
+
+// processing is one delivery while its handler runs.
+type processing struct {
+	ctx   context.Context // the handler's
+	t     *processTelemetry
+	c     *consumerTelemetry
+	begun time.Duration
+	n     int64      // of events
+	span  trace.Span // nil: none is made
 }
 
 // start begins a delivery's span. The first attempt is a child of the append
 // and linked to it; a retry, a replay or a backfill is a new root with a link, or one trace
 // would grow without end.
-func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, func(*core.Outcome)) {
-	begun := t.clock.Mono()
-	t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag)
-	var span trace.Span
+func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) processing {
+	p := processing{ctx: ctx, t: t, c: c, begun: t.clock.Mono(), n: int64(len(batch))}
+	t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag...)
 	if !t.silent {
-		ctx, span = t.span(ctx, c, w, batch)
+		p.ctx, p.span = t.span(ctx, c, w, batch)
 	}
-	return ctx, func(out *core.Outcome) {
-		name := outcomeName(out)
-		option := c.outcomes[name]
-		t.duration.Record(ctx, (t.clock.Mono() - begun).Seconds(), option)
-		t.messages.Add(ctx, int64(len(batch)), option)
-		if span == nil {
-			return
-		}
-		span.SetAttributes(attribute.String(attrOutcome, name))
-		if out.Err != nil && name != "skipped" && name != "snoozed" {
-			// The error's text may hold what the payload holds: its code is enough.
-			span.SetAttributes(semconv.ErrorTypeKey.String(errorCode(out)))
-			span.SetStatus(codes.Error, name)
-		}
-		span.End()
+	return p
+}
+
+func (p *processing) end(out *core.Outcome) {
+	name := outcomeName(out)
+	options := p.c.outcomes[name]
+	p.t.duration.Record(p.ctx, (p.t.clock.Mono() - p.begun).Seconds(), options.record...)
+	p.t.messages.Add(p.ctx, p.n, options.add...)
+	if p.span == nil {
+		return
 	}
+	p.span.SetAttributes(attribute.String(attrOutcome, name))
+	if out.Err != nil && name != "skipped" && name != "snoozed" {
+		// The error's text may hold what the payload holds: its code is enough.
+		p.span.SetAttributes(semconv.ErrorTypeKey.String(errorCode(out)))
+		p.span.SetStatus(codes.Error, name)
+	}
+	p.span.End()
 }
 
 func (t *processTelemetry) span(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, trace.Span) {

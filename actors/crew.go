@@ -48,7 +48,14 @@ func NewCrew() *Crew {
 
 // Props makes the properties of an actor that runs on the crew.
 func (c *Crew) Props(producer actor.Producer) *actor.Props {
-	return actor.PropsFromProducer(producer, actor.WithMailbox(func() actor.Mailbox { return &mailbox{crew: c} }))
+	return actor.PropsFromProducer(producer, actor.WithMailbox(func() actor.Mailbox { return &mailbox{schedule: c.schedule} }))
+}
+
+// InlineProps makes the properties of an actor that runs on the goroutine of
+// whoever sends to it (the library calls that a synchronized dispatcher): for one that
+// does next to nothing, where the way to another goroutine would be most of the cost.
+func (c *Crew) InlineProps(producer actor.Producer) *actor.Props {
+	return actor.PropsFromProducer(producer, actor.WithMailbox(func() actor.Mailbox { return &mailbox{schedule: (*mailbox).run} }))
 }
 
 func (c *Crew) work() {
@@ -72,7 +79,11 @@ func (c *Crew) schedule(m *mailbox) {
 }
 
 // hand is a goroutine that runs handlers, one after the other.
-type hand struct{ next chan job }
+type hand struct {
+	crew *Crew
+	next chan job
+	kept bool // it is with the idle ones, or has been given its next job
+}
 
 type job struct {
 	ctx    context.Context
@@ -90,32 +101,36 @@ func (c *Crew) run(ctx context.Context, t *Ticket) {
 	}
 	c.mu.Unlock()
 	if h == nil {
-		h = &hand{next: make(chan job, 1)}
-		go c.serve(h)
+		h = &hand{crew: c, next: make(chan job, 1)}
+		go h.serve()
 	}
 	h.next <- job{ctx, t}
 }
 
 // serve is a hand's life. A handler that ends its goroutine (runtime.Goexit)
 // ends the hand with it.
-func (c *Crew) serve(h *hand) {
+func (h *hand) serve() {
 	for j := range h.next {
-		j.ticket.exec(j.ctx)
-		if !c.rest(h) {
+		h.kept = false
+		j.ticket.exec(j.ctx, h)
+		if !h.kept {
 			return
 		}
 	}
 }
 
-// rest puts a hand back; false where there are enough.
-func (c *Crew) rest(h *hand) bool {
+// rest puts a hand whose handler has returned back, where there are not enough.
+// It is called before the handler's place is given on: the next handler then
+// most often gets this very goroutine, which needs no waking.
+func (h *hand) rest() {
+	c := h.crew
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.off || len(c.idle) >= idleHands {
-		return false
+		return
 	}
+	h.kept = true
 	c.idle = append(c.idle, h)
-	return true
 }
 
 // Close lets the goroutines end: at once where they are idle, else after what

@@ -17,7 +17,7 @@ func TestCrewRunsHandlersSideBySideAndReusesItsGoroutines(t *testing.T) {
 	var running atomic.Int64
 	full, release := make(chan struct{}), make(chan struct{})
 	env := &Env{Gate: &openGate{}, Pairs: NewPairs(), Crew: NewCrew(), Clock: clockForTests(),
-		Runner: runFunc(func(_ context.Context, w core.Work) core.Outcome {
+		Runner: runFunc(func(_ context.Context, w *core.Work) core.Outcome {
 			if running.Add(1) == n {
 				close(full)
 			}
@@ -31,7 +31,7 @@ func TestCrewRunsHandlersSideBySideAndReusesItsGoroutines(t *testing.T) {
 	seat.gone.Store(true) // nobody to answer to
 	var tickets []*Ticket
 	for i := range n {
-		tk := &Ticket{seat: seat, Work: core.Work{Record: int64(i), Consumer: &core.Consumer{ID: 1}}}
+		tk := &Ticket{seat: seat, Work: &core.Work{Record: int64(i), Consumer: &core.Consumer{ID: 1}}}
 		tk.state.Store(sent)
 		tickets = append(tickets, tk)
 		env.Crew.run(context.Background(), tk)
@@ -54,7 +54,7 @@ func TestCrewRunsHandlersSideBySideAndReusesItsGoroutines(t *testing.T) {
 	env.Crew.Close()
 	env.Crew.Close()
 	// After its end it still runs what is given to it.
-	last := &Ticket{seat: seat, Work: core.Work{Record: 1, Consumer: &core.Consumer{ID: 2}}}
+	last := &Ticket{seat: seat, Work: &core.Work{Record: 1, Consumer: &core.Consumer{ID: 2}}}
 	last.state.Store(sent)
 	env.Crew.run(context.Background(), last)
 	eventually(t, "a late one", func() bool { return last.state.Load() == done })
@@ -67,7 +67,7 @@ func TestPairsLetOneRunAfterTheOther(t *testing.T) {
 	env := &Env{Gate: gate, Pairs: NewPairs(), Clock: clockForTests()}
 	seat := NewSeat(env, nil)
 	ticket := func(token int64) *Ticket {
-		tk := &Ticket{seat: seat, Work: core.Work{Record: 1, Token: token, Consumer: &core.Consumer{ID: 1}}}
+		tk := &Ticket{seat: seat, Work: &core.Work{Record: 1, Token: token, Consumer: &core.Consumer{ID: 1}}}
 		tk.state.Store(waiting)
 		return tk
 	}
@@ -106,7 +106,7 @@ func TestPairsUnderStress(t *testing.T) {
 		group.Go(func() {
 			for i := range 500 {
 				record := int64((g + i) % len(busy))
-				tk := &Ticket{seat: seat, Work: core.Work{Record: record, Token: int64(g), Consumer: &core.Consumer{ID: 1}}}
+				tk := &Ticket{seat: seat, Work: &core.Work{Record: record, Token: int64(g), Consumer: &core.Consumer{ID: 1}}}
 				tk.state.Store(refused) // admit() will not send it anywhere
 				if ok, _ := env.Pairs.enter(tk); ok {
 					if busy[record].Add(1) != 1 {
@@ -135,7 +135,7 @@ func TestPairsUnderStress(t *testing.T) {
 func TestTicketsOfLostClaimsDoNotWait(t *testing.T) {
 	p := NewPairs()
 	ticket := func(token int64) *Ticket {
-		return &Ticket{Work: core.Work{Record: 1, Token: token, Consumer: &core.Consumer{ID: 1}}}
+		return &Ticket{Work: &core.Work{Record: 1, Token: token, Consumer: &core.Consumer{ID: 1}}}
 	}
 	running, older, latest, late := ticket(1), ticket(2), ticket(4), ticket(3)
 	if ok, stale := p.enter(running); !ok || len(stale) != 0 {

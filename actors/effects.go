@@ -15,9 +15,9 @@ func (a *recordActor) carryOut(effects []delivery.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case delivery.Start:
-			a.start(&e.Work)
+			a.start(e.Work)
 		case delivery.Flush:
-			a.flush(&e.Flush)
+			a.flush(e.Flush)
 		case delivery.WakeAt:
 			a.seat.host.WakeAt(e.At)
 		case delivery.LoadEvents:
@@ -56,7 +56,7 @@ func (a *recordActor) flush(f *core.Flush) {
 			a.dueAt = a.env.Clock.Now()
 		}
 	}
-	a.env.Deliveries.Flush(*f, s.registry.Epoch, s.flushed)
+	a.env.Deliveries.Flush(f, s.registry.Epoch, s.flushed)
 }
 
 // start sends work on its way to the consumer's actor.
@@ -70,7 +70,7 @@ func (a *recordActor) start(w *core.Work) {
 	}
 	s.busy = true
 	t := s.ticket
-	t.Work, t.child, t.ctx, t.tripped = *w, s.child, a.ctx, false
+	t.Work, t.child, t.ctx, t.tripped = w, s.child, a.ctx, false
 	t.direct.Store(false)
 	t.state.Store(waiting)
 	t.start()
@@ -120,7 +120,7 @@ func (a *recordActor) HandleFailure(system *actor.ActorSystem, up actor.Supervis
 	}
 	var escalation *Escalation
 	if decision.Escalate {
-		escalation = &Escalation{Consumer: t.Work.Consumer, Err: t.ended.(delivery.Ended).Outcome.Err}
+		escalation = &Escalation{Consumer: t.Work.Consumer, Err: t.ended.Outcome.Err}
 	}
 	if t != nil {
 		a.answer(t)
@@ -138,7 +138,7 @@ func (a *recordActor) judge(reason, message any) (*Ticket, Decision) {
 		if a.slotOf(t) == nil || t.state.Load() != done {
 			return nil, Decide(KindShell, false)
 		}
-		return t, Decide(Classify(t.Work, t.ended.(delivery.Ended).Outcome), t.tripped)
+		return t, Decide(Classify(t.Work, t.ended.Outcome), t.tripped)
 	}
 	a.env.Log.Error("consumer actor failed", "record", a.seat.claim.Record, "panic", fmt.Sprint(reason))
 	if m, ok := message.(*run); ok {

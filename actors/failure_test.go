@@ -19,25 +19,25 @@ import (
 // restarts it, and the outcome reaches the machine once, with the stack: the
 // message that a panic loses is not lost.
 func TestAPanicRestartsTheConsumerActorAndIsNotLost(t *testing.T) {
-	h := newHarness(t, func(_ context.Context, w core.Work) core.Outcome {
+	h := newHarness(t, func(_ context.Context, w *core.Work) core.Outcome {
 		if w.Events[0].Seq == 1 {
 			panic("boom")
 		}
 		return core.Outcome{}
 	})
 	h.on(func(m delivery.Message) []delivery.Effect {
-		if e, ok := m.(delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
+		if e, ok := m.(*delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
 			return []delivery.Effect{delivery.Start{Work: h.work(1, 2)}}
 		}
 		return nil
 	})
 	h.assign(delivery.Start{Work: h.work(1, 1)})
-	first := hear[delivery.Ended](h)
+	first := hear[*delivery.Ended](h)
 	if first.Outcome.Err == nil || !strings.Contains(first.Outcome.Err.Error(), "boom") ||
 		!strings.Contains(first.Outcome.Stack, "TestAPanicRestarts") || keylinetype.ErrorCode(first.Outcome.Err) != core.CodePanic {
 		t.Errorf("outcome: %+v", first.Outcome)
 	}
-	if second := hear[delivery.Ended](h); second.Outcome.Err != nil || second.Work.Events[0].Seq != 2 {
+	if second := hear[*delivery.Ended](h); second.Outcome.Err != nil || second.Work.Events[0].Seq != 2 {
 		t.Errorf("then: %+v", second)
 	}
 	h.quiet()
@@ -53,19 +53,19 @@ func TestAPanicRestartsTheConsumerActorAndIsNotLost(t *testing.T) {
 // A handler that ends its goroutine (a test's FailNow does) ends neither the
 // actor nor the record.
 func TestAHandlerThatEndsItsGoroutineIsAPanic(t *testing.T) {
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome {
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome {
 		runtime.Goexit()
 		return core.Outcome{}
 	})
 	h.assign(delivery.Start{Work: h.work(1, 1)})
-	if e := hear[delivery.Ended](h); e.Outcome.Err == nil || e.Outcome.Stack == "" {
+	if e := hear[*delivery.Ended](h); e.Outcome.Err == nil || e.Outcome.Stack == "" {
 		t.Errorf("outcome: %+v", e.Outcome)
 	}
 }
 
 func TestErrorsRestartAndFinalOnesStop(t *testing.T) {
 	result := make(chan error, 1)
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome { return core.Outcome{Err: <-result} })
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome { return core.Outcome{Err: <-result} })
 	h.assign()
 	attempt := 1
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestErrorsRestartAndFinalOnesStop(t *testing.T) {
 		})
 		h.seat.Tick()
 		result <- c.err
-		if e := hear[delivery.Ended](h); !errors.Is(e.Outcome.Err, c.err) {
+		if e := hear[*delivery.Ended](h); !errors.Is(e.Outcome.Err, c.err) {
 			t.Errorf("%v: outcome %v", c.err, e.Outcome.Err)
 		}
 		h.on(nil)
@@ -110,10 +110,10 @@ func TestErrorsRestartAndFinalOnesStop(t *testing.T) {
 // A failure that takes its consumer over the threshold goes up to the root,
 // which lets the record actor go on.
 func TestAFailureOverTheThresholdEscalates(t *testing.T) {
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome { return core.Outcome{Err: errors.New("down")} })
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome { return core.Outcome{Err: errors.New("down")} })
 	h.gate.tripNext = true
 	h.assign(delivery.Start{Work: h.work(2, 1)})
-	hear[delivery.Ended](h)
+	hear[*delivery.Ended](h)
 	h.quiet() // the record actor has been resumed
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,7 +128,7 @@ func TestAFailureOverTheThresholdEscalates(t *testing.T) {
 // The consumer actor itself fails over the message: the run is answered all the
 // same, uncharged, and nothing stays reserved.
 func TestAConsumerActorThatFailsOverItsMessage(t *testing.T) {
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome { return core.Outcome{} })
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome { return core.Outcome{} })
 	h.gate.admit = func(t *Ticket) Admission {
 		if t.Work.Events[0].Seq == 1 {
 			t.ctx = nil // a bug
@@ -136,16 +136,16 @@ func TestAConsumerActorThatFailsOverItsMessage(t *testing.T) {
 		return Admission{}
 	}
 	h.on(func(m delivery.Message) []delivery.Effect {
-		if e, ok := m.(delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
+		if e, ok := m.(*delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
 			return []delivery.Effect{delivery.Start{Work: h.work(1, 2)}}
 		}
 		return nil
 	})
 	h.assign(delivery.Start{Work: h.work(1, 1)})
-	if e := hear[delivery.Ended](h); !e.Outcome.Cancelled || e.Outcome.Err == nil {
+	if e := hear[*delivery.Ended](h); !e.Outcome.Cancelled || e.Outcome.Err == nil {
 		t.Errorf("outcome: %+v", e.Outcome)
 	}
-	if e := hear[delivery.Ended](h); e.Outcome.Err != nil {
+	if e := hear[*delivery.Ended](h); e.Outcome.Err != nil {
 		t.Errorf("then: %+v", e.Outcome)
 	}
 	if h.gate.inUse() != 0 {
@@ -156,7 +156,7 @@ func TestAConsumerActorThatFailsOverItsMessage(t *testing.T) {
 // A consumer actor that ends behind the record's back does not silence its
 // consumer: what it had is answered, and the next start finds another one.
 func TestAConsumerActorThatIsGoneIsReplaced(t *testing.T) {
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome { return core.Outcome{} })
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome { return core.Outcome{} })
 	h.gate.admit = func(t *Ticket) Admission {
 		if t.Work.Events[0].Seq == 1 {
 			h.env.System.Root.Stop(t.child) // overtakes the message
@@ -164,16 +164,16 @@ func TestAConsumerActorThatIsGoneIsReplaced(t *testing.T) {
 		return Admission{}
 	}
 	h.on(func(m delivery.Message) []delivery.Effect {
-		if e, ok := m.(delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
+		if e, ok := m.(*delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
 			return []delivery.Effect{delivery.Start{Work: h.work(1, 2)}}
 		}
 		return nil
 	})
 	h.assign(delivery.Start{Work: h.work(1, 1)})
-	if e := hear[delivery.Ended](h); !e.Outcome.Cancelled || !errors.Is(e.Outcome.Err, errChildEnded) {
+	if e := hear[*delivery.Ended](h); !e.Outcome.Cancelled || !errors.Is(e.Outcome.Err, errChildEnded) {
 		t.Errorf("outcome: %+v", e.Outcome)
 	}
-	if e := hear[delivery.Ended](h); e.Outcome.Err != nil || e.Work.Events[0].Seq != 2 {
+	if e := hear[*delivery.Ended](h); e.Outcome.Err != nil || e.Work.Events[0].Seq != 2 {
 		t.Errorf("then: %+v", e)
 	}
 }
@@ -181,21 +181,21 @@ func TestAConsumerActorThatIsGoneIsReplaced(t *testing.T) {
 // A final failure stops the consumer actor; what its consumer does next is not
 // sent to the one that is stopping.
 func TestAStartRightAfterAFinalFailureFindsAnotherActor(t *testing.T) {
-	h := newHarness(t, func(_ context.Context, w core.Work) core.Outcome {
+	h := newHarness(t, func(_ context.Context, w *core.Work) core.Outcome {
 		if w.Events[0].Seq == 1 {
 			return core.Outcome{Err: keylinetype.Permanent(errors.New("never"))}
 		}
 		return core.Outcome{}
 	})
 	h.on(func(m delivery.Message) []delivery.Effect {
-		if e, ok := m.(delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
+		if e, ok := m.(*delivery.Ended); ok && e.Work.Events[0].Seq == 1 {
 			return []delivery.Effect{delivery.Start{Work: h.work(1, 2)}}
 		}
 		return nil
 	})
 	h.assign(delivery.Start{Work: h.work(1, 1)})
-	hear[delivery.Ended](h)
-	if e := hear[delivery.Ended](h); e.Outcome.Err != nil || e.Work.Events[0].Seq != 2 {
+	hear[*delivery.Ended](h)
+	if e := hear[*delivery.Ended](h); e.Outcome.Err != nil || e.Work.Events[0].Seq != 2 {
 		t.Errorf("then: %+v", e)
 	}
 }
@@ -203,7 +203,7 @@ func TestAStartRightAfterAFinalFailureFindsAnotherActor(t *testing.T) {
 // A failure whose consumer actor ends between the handler's return and the
 // word of it is answered by the record itself.
 func TestAFailureWhoseConsumerActorIsGoneIsNotLost(t *testing.T) {
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome { return core.Outcome{Err: errors.New("a failure")} })
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome { return core.Outcome{Err: errors.New("a failure")} })
 	var ticket *Ticket
 	h.gate.admit = func(t *Ticket) Admission {
 		ticket = t
@@ -214,7 +214,7 @@ func TestAFailureWhoseConsumerActorIsGoneIsNotLost(t *testing.T) {
 		eventually(t, "the record knows", func() bool { return ticket.direct.Load() })
 	}
 	h.assign(delivery.Start{Work: h.work(1, 1)})
-	if e := hear[delivery.Ended](h); e.Outcome.Err == nil || e.Outcome.Cancelled {
+	if e := hear[*delivery.Ended](h); e.Outcome.Err == nil || e.Outcome.Cancelled {
 		t.Errorf("outcome: %+v", e.Outcome)
 	}
 	h.quiet()
@@ -224,7 +224,7 @@ func TestAFailureWhoseConsumerActorIsGoneIsNotLost(t *testing.T) {
 // once, also where it fails.
 func TestAConsumerActorThatIsGoneWhileItsHandlerRuns(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
-	h := newHarness(t, func(ctx context.Context, _ core.Work) core.Outcome {
+	h := newHarness(t, func(ctx context.Context, _ *core.Work) core.Outcome {
 		close(begun)
 		<-ctx.Done() // its incarnation has ended
 		<-release
@@ -239,7 +239,7 @@ func TestAConsumerActorThatIsGoneWhileItsHandlerRuns(t *testing.T) {
 	receive(t, "the handler", begun)
 	h.env.System.Root.Stop(child)
 	close(release)
-	if e := hear[delivery.Ended](h); !e.Outcome.Cancelled {
+	if e := hear[*delivery.Ended](h); !e.Outcome.Cancelled {
 		t.Errorf("outcome: %+v", e.Outcome)
 	}
 	h.quiet()

@@ -57,6 +57,9 @@ func (s *script) Step(_ time.Time, m delivery.Message) []delivery.Effect {
 	s.h.mu.Lock()
 	step := s.h.step
 	s.h.mu.Unlock()
+	if e, ok := m.(*delivery.Ended); ok { // it is the record actor's, and used again
+		m = &delivery.Ended{Work: e.Work, Outcome: e.Outcome}
+	}
 	// Heard last: what a test scripts after it has heard a message is not the
 	// answer to that one.
 	defer func() { s.h.heard <- m }()
@@ -151,13 +154,13 @@ type flushed struct {
 	done  func(core.FlushResult)
 }
 
-func (s *stubStore) Flush(f core.Flush, epoch int64, done func(core.FlushResult)) {
-	s.flushes <- flushed{f, epoch, done}
+func (s *stubStore) Flush(f *core.Flush, epoch int64, done func(core.FlushResult)) {
+	s.flushes <- flushed{*f, epoch, done}
 }
 
-type runFunc func(context.Context, core.Work) core.Outcome
+type runFunc func(context.Context, *core.Work) core.Outcome
 
-func (f runFunc) Run(ctx context.Context, w core.Work) core.Outcome { return f(ctx, w) }
+func (f runFunc) Run(ctx context.Context, w *core.Work) core.Outcome { return f(ctx, w) }
 
 // harness is a record actor under a parent that supervises as the root does.
 type harness struct {
@@ -270,8 +273,8 @@ func (h *harness) supervised() []actor.SupervisorEvent {
 	return append([]actor.SupervisorEvent(nil), h.directives...)
 }
 
-func (h *harness) work(consumer int32, seq int64) core.Work {
-	return core.Work{Record: 1, Token: 10, Consumer: h.registry.Consumer(consumer), Attempt: 1,
+func (h *harness) work(consumer int32, seq int64) *core.Work {
+	return &core.Work{Record: 1, Token: 10, Consumer: h.registry.Consumer(consumer), Attempt: 1,
 		Events: []core.Event{{Record: 1, Event: keylinetype.Event{Seq: seq}}}}
 }
 

@@ -10,8 +10,9 @@ import (
 // none but those while suspended, a panic goes to the supervisor) with one lock
 // and without an allocation per message.
 type mailbox struct {
-	crew    *Crew
-	invoker actor.MessageInvoker
+	// schedule has run called, by another goroutine or this one.
+	schedule func(*mailbox)
+	invoker  actor.MessageInvoker
 
 	mu        sync.Mutex
 	system    []any
@@ -28,7 +29,7 @@ func (m *mailbox) PostUserMessage(message any) {
 	m.scheduled = m.scheduled || wake
 	m.mu.Unlock()
 	if wake {
-		m.crew.schedule(m)
+		m.schedule(m)
 	}
 }
 
@@ -40,7 +41,7 @@ func (m *mailbox) PostSystemMessage(message any) {
 	m.scheduled = true
 	m.mu.Unlock()
 	if wake {
-		m.crew.schedule(m)
+		m.schedule(m)
 	}
 }
 
@@ -59,11 +60,11 @@ func (m *mailbox) UserMessageCount() int {
 	return m.user.n
 }
 
-// run handles what is there; a goroutine of the crew calls it.
+// run handles what is there.
 func (m *mailbox) run() {
 	for i := 0; !m.handle(); i++ {
 		if i == maxTurns {
-			m.crew.schedule(m) // others' turn
+			m.schedule(m) // others' turn
 			return
 		}
 	}

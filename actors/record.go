@@ -32,6 +32,8 @@ type recordActor struct {
 	// answers are messages to the machine that arose while its effects were
 	// being carried out; they follow once those are through.
 	answers []delivery.Message
+	// ended is the answer that the machine is being told.
+	ended delivery.Ended
 
 	clearing   bool // the flush in flight ends suspicion
 	staleEpoch bool // the registry is known to have moved
@@ -164,9 +166,10 @@ func (a *recordActor) answer(t *Ticket) {
 	if s == nil || !t.state.CompareAndSwap(done, idle) {
 		return
 	}
-	m := t.ended
+	a.ended = t.ended
 	s.free()
-	a.step(m)
+	a.step(&a.ended)
+	a.ended = delivery.Ended{}
 }
 
 func (a *recordActor) notStarted(t *Ticket) {
@@ -192,7 +195,7 @@ func (a *recordActor) slotOf(t *Ticket) *slot {
 // free forgets the run, and with it the events that it held.
 func (s *slot) free() {
 	s.busy = false
-	s.ticket.Work, s.ticket.ended = core.Work{}, nil
+	s.ticket.Work, s.ticket.ended = nil, delivery.Ended{}
 }
 
 func (a *recordActor) flushDone(m delivery.Flushed) {

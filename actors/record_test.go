@@ -10,7 +10,7 @@ import (
 	"github.com/keylinehq/keyline/internal/core"
 )
 
-func instant(context.Context, core.Work) core.Outcome { return core.Outcome{} }
+func instant(context.Context, *core.Work) core.Outcome { return core.Outcome{} }
 
 // A seat whose record ended cleanly is used again, with its consumer actors.
 func TestASettledSeatIsHandedTheNextRecordWithItsChildren(t *testing.T) {
@@ -22,8 +22,8 @@ func TestASettledSeatIsHandedTheNextRecordWithItsChildren(t *testing.T) {
 	}
 	h.on(func(m delivery.Message) []delivery.Effect {
 		switch m.(type) {
-		case delivery.Ended:
-			return []delivery.Effect{delivery.Flush{Flush: core.Flush{Record: 1, Token: 10, Then: core.Settle}}}
+		case *delivery.Ended:
+			return []delivery.Effect{delivery.Flush{Flush: &core.Flush{Record: 1, Token: 10, Then: core.Settle}}}
 		case delivery.Flushed:
 			return []delivery.Effect{delivery.Stop{Why: delivery.StopSettled}}
 		}
@@ -54,7 +54,7 @@ func TestADueHandBackIsReported(t *testing.T) {
 		}
 		return nil
 	})
-	h.assign(delivery.Flush{Flush: core.Flush{Record: 1, Token: 10, Then: core.HandBack, DueAt: at}})
+	h.assign(delivery.Flush{Flush: &core.Flush{Record: 1, Token: 10, Then: core.HandBack, DueAt: at}})
 	receive(t, "a flush", h.store.flushes).done(core.FlushResult{Record: 1, Token: 10, Status: core.FlushGone})
 	if e := receive(t, "the end", h.host.ended); !e.DueAt.Equal(at) || !e.Reusable {
 		t.Errorf("end: %+v", e)
@@ -65,7 +65,7 @@ func TestADueHandBackIsReported(t *testing.T) {
 // not used again.
 func TestAFencedRecordStopsAtOnceAndItsOutcomesChangeNothing(t *testing.T) {
 	begun, release, out := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	h := newHarness(t, func(ctx context.Context, _ core.Work) core.Outcome {
+	h := newHarness(t, func(ctx context.Context, _ *core.Work) core.Outcome {
 		close(begun)
 		<-ctx.Done()
 		<-release
@@ -78,7 +78,7 @@ func TestAFencedRecordStopsAtOnceAndItsOutcomesChangeNothing(t *testing.T) {
 		}
 		return nil
 	})
-	h.assign(delivery.Start{Work: h.work(1, 1)}, delivery.Flush{Flush: core.Flush{Record: 1, Token: 10}})
+	h.assign(delivery.Start{Work: h.work(1, 1)}, delivery.Flush{Flush: &core.Flush{Record: 1, Token: 10}})
 	receive(t, "the handler", begun)
 	h.seat.Fence(7) // of another incarnation: not ours
 	h.quiet()
@@ -132,7 +132,7 @@ func TestStaleAnswersAreDropped(t *testing.T) {
 func TestWithdrawAnswersWhatHasNotBegun(t *testing.T) {
 	release := make(chan struct{})
 	begun := make(chan struct{})
-	h := newHarness(t, func(context.Context, core.Work) core.Outcome {
+	h := newHarness(t, func(context.Context, *core.Work) core.Outcome {
 		close(begun)
 		<-release
 		return core.Outcome{}
@@ -159,7 +159,7 @@ func TestWithdrawAnswersWhatHasNotBegun(t *testing.T) {
 	}
 	h.quiet()
 	close(release)
-	if m := hear[delivery.Ended](h); m.Work.Consumer.ID != 1 {
+	if m := hear[*delivery.Ended](h); m.Work.Consumer.ID != 1 {
 		t.Errorf("ended: %+v", m)
 	}
 }
@@ -183,7 +183,7 @@ func TestARefusedStartIsAnsweredWithItsTime(t *testing.T) {
 		return nil
 	})
 	h.seat.Tick()
-	hear[delivery.Ended](h)
+	hear[*delivery.Ended](h)
 }
 
 // A record that is stopped while its starts wait, or are on their way, leaves
@@ -220,7 +220,7 @@ func TestAStoppedRecordLeavesNothingReserved(t *testing.T) {
 // The end of suspicion is told to the host when it is durable.
 func TestTheEndOfSuspicionIsReported(t *testing.T) {
 	h := newHarness(t, instant)
-	h.assign(delivery.Flush{Flush: core.Flush{Record: 1, Token: 10, Clear: true}})
+	h.assign(delivery.Flush{Flush: &core.Flush{Record: 1, Token: 10, Clear: true}})
 	f := receive(t, "a flush", h.store.flushes)
 	if len(h.host.cleared) != 0 {
 		t.Error("before it is durable")
@@ -235,7 +235,7 @@ func TestTheEndOfSuspicionIsReported(t *testing.T) {
 // and supervision has nothing to decide.
 func TestWhatARunSaysAfterItWasCancelledIsNotCharged(t *testing.T) {
 	begun := make(chan struct{}, 1)
-	h := newHarness(t, func(ctx context.Context, w core.Work) core.Outcome {
+	h := newHarness(t, func(ctx context.Context, w *core.Work) core.Outcome {
 		begun <- struct{}{}
 		<-ctx.Done()
 		if w.Events[0].Seq == 2 {
@@ -248,7 +248,7 @@ func TestWhatARunSaysAfterItWasCancelledIsNotCharged(t *testing.T) {
 	receive(t, "the handlers", begun)
 	h.cancel()
 	for range 2 {
-		if e := hear[delivery.Ended](h); !e.Outcome.Cancelled || !errors.Is(e.Outcome.Err, context.Canceled) && e.Outcome.Stack == "" {
+		if e := hear[*delivery.Ended](h); !e.Outcome.Cancelled || !errors.Is(e.Outcome.Err, context.Canceled) && e.Outcome.Stack == "" {
 			t.Errorf("outcome: %+v", e.Outcome)
 		}
 	}

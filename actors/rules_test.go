@@ -95,7 +95,7 @@ func TestDecisions(t *testing.T) {
 		"a panic, whatever it panicked with": {work(1, 0), panicked, KindPanic, actor.RestartDirective},
 		"a panic in the last run":            {work(4, 0), panicked, KindFinal, actor.StopDirective},
 	} {
-		kind := Classify(c.w, c.o)
+		kind := Classify(&c.w, c.o)
 		if d := Decide(kind, false); kind != c.kind || d.Directive != c.want || d.Escalate {
 			t.Errorf("%s: %v, %+v", name, kind, d)
 		}

@@ -60,7 +60,7 @@ func Decide(k Kind, tripped bool) Decision {
 // Classify tells what kind of failure an outcome is. Whether the delivery is
 // dead is for the machine to decide and to book; this says only whether its
 // actor has reason to stay.
-func Classify(w core.Work, o core.Outcome) Kind {
+func Classify(w *core.Work, o core.Outcome) Kind {
 	if v, _, _ := keylinetype.Judge(o.Err); v == keylinetype.VerdictPermanent && o.Stack == "" {
 		return KindFinal
 	}

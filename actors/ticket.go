@@ -34,7 +34,7 @@ const maxStack = 16 << 10
 // effect to its answer. A record actor keeps one per consumer and reuses it.
 type Ticket struct {
 	// Work is what is to be run. It does not change while the ticket is out.
-	Work core.Work
+	Work *core.Work
 
 	seat  *Seat
 	child *actor.PID
@@ -46,7 +46,7 @@ type Ticket struct {
 	tripped bool
 	until   time.Time
 	// ended is the message to the machine, as the state done finds it.
-	ended delivery.Message
+	ended delivery.Ended
 
 	link link
 }
@@ -130,14 +130,15 @@ func (t *Ticket) void() {
 	}
 }
 
-// exec runs the handler: the body of a goroutine of the consumer actor.
-func (t *Ticket) exec(ctx context.Context) {
+// exec runs the handler, on the hand h.
+func (t *Ticket) exec(ctx context.Context, h *hand) {
 	t.seat.running.Add(1)
 	if !t.state.CompareAndSwap(sent, begun) {
+		h.rest()
 		t.seat.ranOut()
 		return
 	}
-	r := outcome{begun: t.seat.env.Clock.Now()}
+	r := outcome{hand: h, begun: t.seat.env.Clock.Now()}
 	defer r.finish(ctx, t)
 	r.Outcome = t.seat.env.Runner.Run(ctx, t.Work)
 	r.returned = true
@@ -146,14 +147,18 @@ func (t *Ticket) exec(ctx context.Context) {
 // outcome is a run's outcome while it comes about.
 type outcome struct {
 	core.Outcome
+	hand     *hand
 	begun    time.Time
 	returned bool // Run came back: no panic, no Goexit
 }
 
 // finish is exec's deferred end: it catches the handler's panic.
 func (o *outcome) finish(ctx context.Context, t *Ticket) {
+	lives := true
 	if !o.returned {
-		o.Outcome = caught(recover())
+		value := recover()
+		lives = value != nil // nil: runtime.Goexit, which goes on
+		o.Outcome = caught(value)
 	}
 	if o.Begun.IsZero() {
 		o.Begun = o.begun
@@ -172,11 +177,14 @@ func (o *outcome) finish(ctx context.Context, t *Ticket) {
 	case o.Cancelled || o.Fenced:
 		result = Nothing
 	}
-	t.ended = delivery.Ended{Work: t.Work, Outcome: o.Outcome}
+	t.ended.Work, t.ended.Outcome = t.Work, o.Outcome
 
 	// The handler is gone: its pair and its place are free before anybody is
 	// told, so that what the answer starts finds them free.
 	seat, child := t.seat, t.child
+	if lives {
+		o.hand.rest()
+	}
 	t.release(result)
 	t.state.Store(done)
 	seat.ranOut()

@@ -213,7 +213,7 @@ func TestWakesAreSentWhenSomebodySleeps(t *testing.T) {
 	if got := heard(r, listen); len(got) != 0 {
 		t.Errorf("nothing is due: %v", got)
 	}
-	results, err := r.flush(t.Context(), []pending{{flush: release(claim("x")), epoch: r.epoch()}, {flush: release(claim("y")), epoch: r.epoch()}}, 0, 1)
+	results, err := r.flush(t.Context(), []pending{ahead(release(claim("x")), r.epoch()), ahead(release(claim("y")), r.epoch())}, 0, 1)
 	if err != nil || results[0].status != core.FlushGone {
 		t.Fatal(results, err)
 	}

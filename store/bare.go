@@ -155,7 +155,7 @@ func (d *bareDrain) load(ctx context.Context, registry *core.Registry, claims []
 }
 
 func (d *bareDrain) settle(registry *core.Registry, l *core.Loaded) {
-	f := core.Flush{Record: l.Record, Token: l.Token, Head: l.Head, Cursor: l.Head, Then: core.Settle}
+	f := &core.Flush{Record: l.Record, Token: l.Token, Head: l.Head, Cursor: l.Head, Then: core.Settle}
 	n := l.Head - l.Base
 	var last time.Time
 	if k := len(l.Events); k > 0 {

@@ -66,6 +66,10 @@ func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) 
 		last   time.Time
 		only   *int64
 		after  any = "-infinity"
+
+		c    core.Claim
+		due  pgtypeTime
+		into = []any{&c.Record, &c.Token, &c.Crashes, &c.Unclean, &due}
 	)
 	if r.Record != 0 {
 		only = &r.Record
@@ -76,11 +80,7 @@ func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) 
 	now := s.clock.Now()
 	s.calls.claims.Add(1)
 	err := autocommit(ctx, s.hot, s.q("claim"), []any{r.Worker, r.Limit, r.Hosted, after, only}, func(rows pgx.Rows) error {
-		var (
-			c   core.Claim
-			due pgtypeTime
-		)
-		if err := rows.Scan(&c.Record, &c.Token, &c.Crashes, &c.Unclean, &due); err != nil {
+		if err := rows.Scan(into...); err != nil {
 			return err
 		}
 		if t := due.finite(); t.After(last) && t.Before(now.Add(unboundedEvery)) {

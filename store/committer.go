@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -38,18 +39,23 @@ type lane struct {
 	mu      sync.Mutex
 	queue   []pending
 	closing bool
-	ring    chan struct{} // one slot: something is in the queue
+	// batch and rest are take's, used again; batch is with the lane's goroutine.
+	batch, rest []pending
+	ring        chan struct{} // one slot: something is in the queue
 }
 
+// pending is a flush that waits, or is being written. Whoever asked for it does
+// not change it before it has its answer.
 type pending struct {
-	flush core.Flush
-	epoch int64
-	done  func(core.FlushResult)
-	tries int
+	record int64 // the flush's, at hand for the sort
+	flush  *core.Flush
+	epoch  int64
+	done   func(core.FlushResult)
+	tries  int
 }
 
 func (p pending) answer(status core.FlushStatus) {
-	p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: status})
+	p.done(core.FlushResult{Record: p.record, Token: p.flush.Token, Status: status})
 }
 
 // startCommitter starts the goroutines, which run until stop, not until ctx ends.
@@ -65,8 +71,8 @@ func startCommitter(ctx context.Context, s *Store) *committer {
 }
 
 // Flush implements core.Deliveries.
-func (s *Store) Flush(f core.Flush, epoch int64, done func(core.FlushResult)) {
-	s.commit.lanes[uint64(f.Record)%committers].add(pending{flush: f, epoch: epoch, done: done})
+func (s *Store) Flush(f *core.Flush, epoch int64, done func(core.FlushResult)) {
+	s.commit.lanes[uint64(f.Record)%committers].add(pending{record: f.Record, flush: f, epoch: epoch, done: done})
 }
 
 func (l *lane) add(p ...pending) {
@@ -114,6 +120,7 @@ func (l *lane) run(ctx context.Context) {
 		batch, closing := l.take()
 		if len(batch) > 0 {
 			l.write(ctx, batch)
+			clear(batch) // what has its answer is not to be held here
 			continue
 		}
 		if closing {
@@ -138,25 +145,18 @@ func (l *lane) take() (batch []pending, closing bool) {
 		return nil, l.closing
 	}
 	epoch := l.queue[0].epoch
-	slices.SortStableFunc(l.queue, func(a, b pending) int {
-		switch {
-		case a.flush.Record < b.flush.Record:
-			return -1
-		case a.flush.Record > b.flush.Record:
-			return 1
-		}
-		return 0
-	})
-	var rest []pending
+	slices.SortStableFunc(l.queue, func(a, b pending) int { return cmp.Compare(a.record, b.record) })
+	batch, rest := l.batch[:0], l.rest[:0]
 	for i, p := range l.queue {
-		same := i > 0 && l.queue[i-1].flush.Record == p.flush.Record // never before an earlier one, nor beside it
+		same := i > 0 && l.queue[i-1].record == p.record // never before an earlier one, nor beside it
 		if p.epoch == epoch && !same && len(batch) < maxBatch {
 			batch = append(batch, p)
 		} else {
 			rest = append(rest, p)
 		}
 	}
-	l.queue = rest
+	clear(l.queue)
+	l.batch, l.queue, l.rest = batch, rest, l.queue[:0]
 	return batch, l.closing
 }
 
@@ -210,7 +210,7 @@ func (l *lane) answer(batch []pending, results []flushed) (rest []pending) {
 			rest = append(rest, p)
 			continue
 		}
-		p.done(core.FlushResult{Record: p.flush.Record, Token: p.flush.Token, Status: r.status, Head: r.head,
+		p.done(core.FlushResult{Record: p.record, Token: p.flush.Token, Status: r.status, Head: r.head,
 			Pending: r.pending, Busy: r.busy, Rewritten: p.tries < 0})
 	}
 	return rest
@@ -230,10 +230,10 @@ func (l *lane) again(p pending) {
 // culprit books a record's outcomes without their texts, which is what the
 // database can have refused; so the outcome still counts and the batch goes on.
 func (l *lane) culprit(ctx context.Context, p pending, cause error) {
-	l.store.log.Error("an outcome could not be written as it was", "record", p.flush.Record, "error", cause)
+	l.store.log.Error("an outcome could not be written as it was", "record", p.record, "error", cause)
 	bare := withoutTexts(p.flush)
 	l.batches++
-	results, err := l.store.flush(ctx, []pending{{flush: bare, epoch: p.epoch}}, l.number, l.batches)
+	results, err := l.store.flush(ctx, []pending{{record: p.record, flush: bare, epoch: p.epoch}}, l.number, l.batches)
 	if err == nil {
 		p.tries = -1
 		l.answer([]pending{p}, results)
@@ -244,11 +244,12 @@ func (l *lane) culprit(ctx context.Context, p pending, cause error) {
 		return
 	}
 	// Not the texts: the claim ends here, its mailbox is found by the orphan search.
-	l.store.log.Error("an outcome could not be written at all", "record", p.flush.Record, "error", errors.Join(cause, err))
+	l.store.log.Error("an outcome could not be written at all", "record", p.record, "error", errors.Join(cause, err))
 	p.answer(core.FlushFenced)
 }
 
-func withoutTexts(f core.Flush) core.Flush {
+func withoutTexts(whole *core.Flush) *core.Flush {
+	f := *whole
 	f.DeadLetters, f.DeadUpdates = slices.Clone(f.DeadLetters), slices.Clone(f.DeadUpdates)
 	f.Failures, f.Skips, f.Upserts = slices.Clone(f.Failures), slices.Clone(f.Skips), slices.Clone(f.Upserts)
 	f.Applied = slices.Clone(f.Applied)
@@ -273,5 +274,5 @@ func withoutTexts(f core.Flush) core.Flush {
 			f.Upserts[i].ErrorCode = core.CodeUnwritable
 		}
 	}
-	return f
+	return &f
 }

@@ -109,7 +109,7 @@ func TestABatchWhoseReplyIsLostIsCountedOnceThoughPartOfItHasEnded(t *testing.T)
 	epoch := r.epoch()
 	results := make(chan core.FlushResult, 3)
 	for _, f := range []core.Flush{settles, keeps, releases} {
-		batch = append(batch, pending{flush: f, epoch: epoch, done: func(res core.FlushResult) { results <- res }})
+		batch = append(batch, pending{record: f.Record, flush: &f, epoch: epoch, done: func(res core.FlushResult) { results <- res }})
 	}
 	d.next(r.q("flush"))
 	r.Store.commit.lanes[0].add(batch...) // at once, so that they are one batch

@@ -25,7 +25,7 @@ func TestAFlushThatCannotBeEncodedFailsAloneAndDoesNotBlockItsLane(t *testing.T)
 func TestAFlushNeverOvertakesAnEarlierOneOfItsRecord(t *testing.T) {
 	l := &lane{ring: make(chan struct{}, 1)}
 	add := func(record, epoch int64, head int64) {
-		l.queue = append(l.queue, pending{flush: core.Flush{Record: record, Head: head}, epoch: epoch})
+		l.queue = append(l.queue, ahead(core.Flush{Record: record, Head: head}, epoch))
 	}
 	add(1, 1, 1)
 	add(2, 2, 1) // of another epoch: it waits, and so does what follows it

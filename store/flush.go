@@ -40,7 +40,7 @@ func (s *Store) workerID() int64 {
 func (s *Store) flush(ctx context.Context, batch []pending, lane int16, number int64) ([]flushed, error) {
 	a := newArguments(len(batch))
 	for i := range batch {
-		a.add(&batch[i].flush)
+		a.add(batch[i].flush)
 	}
 	args, err := a.list(s.workerID(), batch[0].epoch, lane, number)
 	if err != nil {
@@ -142,8 +142,8 @@ func (a *arguments) add(f *core.Flush) {
 		a.delRecord, a.delConsumer = append(a.delRecord, f.Record), append(a.delConsumer, c)
 	}
 	a.extras.add(f)
-	for _, c := range f.Counts {
-		a.count(c)
+	for i := range f.Counts {
+		a.count(&f.Counts[i])
 	}
 }
 
@@ -175,7 +175,7 @@ func (a *arguments) checkpoint(record int64, c *core.Checkpoint) {
 }
 
 // count adds a consumer's counts to the batch's: one row per consumer.
-func (a *arguments) count(c core.Counts) {
+func (a *arguments) count(c *core.Counts) {
 	for i := range a.counts {
 		if a.counts[i].Consumer == c.Consumer {
 			a.counts[i].merge(c)
@@ -188,26 +188,26 @@ func (a *arguments) count(c core.Counts) {
 
 // counts are a consumer's health deltas, in the shape of the flush function's argument.
 type counts struct {
-	Consumer    int32      `json:"consumer"`
-	Completed   int64      `json:"completed"`
-	Failed      int64      `json:"failed"`
-	Skipped     int64      `json:"skipped"`
-	Dead        int64      `json:"dead"`
-	Retried     int64      `json:"retried"`
-	LastEvent   *time.Time `json:"last_event"`
-	LastSuccess *time.Time `json:"last_success"`
-	LastFailure *time.Time `json:"last_failure"`
+	Consumer    int32     `json:"consumer"`
+	Completed   int64     `json:"completed"`
+	Failed      int64     `json:"failed"`
+	Skipped     int64     `json:"skipped"`
+	Dead        int64     `json:"dead"`
+	Retried     int64     `json:"retried"`
+	LastEvent   time.Time `json:"last_event,omitzero"`
+	LastSuccess time.Time `json:"last_success,omitzero"`
+	LastFailure time.Time `json:"last_failure,omitzero"`
 }
 
-func (c *counts) merge(d core.Counts) {
+func (c *counts) merge(d *core.Counts) {
 	c.Completed += d.Completed
 	c.Failed += d.Failed
 	c.Skipped += d.Skipped
 	c.Dead += d.Dead
 	c.Retried += d.Retried
-	later := func(dst **time.Time, t time.Time) {
-		if !t.IsZero() && (*dst == nil || t.After(**dst)) {
-			*dst = &t
+	later := func(dst *time.Time, t time.Time) {
+		if t.After(*dst) {
+			*dst = t
 		}
 	}
 	later(&c.LastEvent, d.LastEventAt)

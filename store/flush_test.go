@@ -87,7 +87,7 @@ func TestAFlushPlannedUnderAnOlderEpochWritesNothing(t *testing.T) {
 	got := make(chan core.FlushResult, 1)
 	f := everything(l, c)
 	f.Then = core.HandBack
-	r.Flush(f, before, func(res core.FlushResult) { got <- res })
+	r.Flush(&f, before, func(res core.FlushResult) { got <- res })
 	if res := soon(r, got, "answer"); res.Status != core.FlushEpoch {
 		t.Errorf("%+v", res)
 	}
@@ -108,8 +108,8 @@ func TestALockedMailboxGoesIntoTheNextBatchAndKeepsNobody(t *testing.T) {
 	}
 	one, two := make(chan core.FlushResult, 1), make(chan core.FlushResult, 1)
 	epoch := r.epoch()
-	r.Flush(settle(locked), epoch, func(res core.FlushResult) { one <- res })
-	r.Flush(settle(free), epoch, func(res core.FlushResult) { two <- res })
+	r.Flush(new(settle(locked)), epoch, func(res core.FlushResult) { one <- res })
+	r.Flush(new(settle(free)), epoch, func(res core.FlushResult) { two <- res })
 	if res := soon(r, two, "the free one"); res.Status != core.FlushGone {
 		t.Errorf("free: %+v", res)
 	}
@@ -132,7 +132,7 @@ func TestABatchThatIsSentAgainCountsOnce(t *testing.T) {
 	l := r.load(r.claimOne(r.append("r", "t", "t")))
 	f := everything(l, c)
 	for range 3 {
-		results, err := r.flush(t.Context(), []pending{{flush: f, epoch: r.epoch()}}, 1, 77)
+		results, err := r.flush(t.Context(), []pending{ahead(f, r.epoch())}, 1, 77)
 		if err != nil || results[0].status != core.FlushKept {
 			t.Fatal(results, err)
 		}
@@ -143,7 +143,7 @@ func TestABatchThatIsSentAgainCountsOnce(t *testing.T) {
 	if n := r.written(); n != 6 {
 		t.Errorf("%d rows", n)
 	}
-	if _, err := r.flush(t.Context(), []pending{{flush: f, epoch: r.epoch()}}, 1, 78); err != nil {
+	if _, err := r.flush(t.Context(), []pending{ahead(f, r.epoch())}, 1, 78); err != nil {
 		t.Fatal(err)
 	}
 	if n := get[int64](r, "select completed from keyline.consumer_health"); n != 6 {
@@ -277,7 +277,7 @@ func TestManyFlushesOfOneRecordStayInOrder(t *testing.T) {
 	epoch := r.epoch()
 	for i := range 50 {
 		wg.Add(1)
-		r.Flush(core.Flush{Record: l.Record, Token: l.Token, Head: 2, Cursor: 1,
+		r.Flush(&core.Flush{Record: l.Record, Token: l.Token, Head: 2, Cursor: 1,
 			Upserts: []core.Checkpoint{{Record: l.Record, Consumer: c, Seq: 1, State: core.Ready, Attempt: i}}}, epoch, func(core.FlushResult) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -299,12 +299,12 @@ func TestAClosedStoreAnswersWhatItWasGiven(t *testing.T) {
 	l := r.load(r.claimOne(r.append("r")))
 	got := make(chan core.FlushResult, 2)
 	epoch := r.epoch()
-	r.Flush(settle(l), epoch, func(res core.FlushResult) { got <- res })
+	r.Flush(new(settle(l)), epoch, func(res core.FlushResult) { got <- res })
 	r.Store.Close()
 	if res := soon(r, got, "answer"); res.Status != core.FlushGone {
 		t.Errorf("handed over before: %+v", res)
 	}
-	r.Flush(settle(l), epoch, func(res core.FlushResult) { got <- res })
+	r.Flush(new(settle(l)), epoch, func(res core.FlushResult) { got <- res })
 	if res := soon(r, got, "answer"); res.Status != core.FlushFenced {
 		t.Errorf("handed over after: %+v", res)
 	}

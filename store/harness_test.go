@@ -204,7 +204,7 @@ func (r *rig) flushed(flushes ...core.Flush) []core.FlushResult {
 	var wg sync.WaitGroup
 	for i, f := range flushes {
 		wg.Add(1)
-		r.Flush(f, epoch, func(res core.FlushResult) {
+		r.Flush(&f, epoch, func(res core.FlushResult) {
 			results[i] = res
 			wg.Done()
 		})
@@ -293,3 +293,8 @@ func seeded(t *testing.T) *clock.Rand {
 func keyOf(i int) string { return fmt.Sprintf("r%d", i) }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// ahead is a flush as it waits for the committer.
+func ahead(f core.Flush, epoch int64) pending {
+	return pending{record: f.Record, flush: &f, epoch: epoch}
+}

@@ -254,7 +254,7 @@ func TestWithTheRolesDefaultAtRepeatableReadEverythingWorks(t *testing.T) {
 	w.sweepAll()
 	l := w.load(w.claimOne(w.append("r")))
 	w.flush1(core.Flush{Record: l.Record, Token: l.Token, Head: 1, Upserts: []core.Checkpoint{{Record: l.Record, Consumer: c, State: core.Ready}}})
-	out := w.RunTx(t.Context(), core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: c}}, readLevel(level), completed(l.Record, c, 1))
+	out := w.RunTx(t.Context(), &core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: c}}, readLevel(level), completed(l.Record, c, 1))
 	if out.Err != nil || out.Booked == nil {
 		t.Fatalf("%+v", out)
 	}
@@ -287,7 +287,7 @@ func TestWithTheRolesDefaultAtRepeatableReadEverythingWorks(t *testing.T) {
 		}
 	}
 	got := make(chan core.FlushResult, 1)
-	w.Flush(settle(l), w.epoch(), func(res core.FlushResult) { got <- res })
+	w.Flush(new(settle(l)), w.epoch(), func(res core.FlushResult) { got <- res })
 	w.blocked(".flush(")
 	w.commit(barrier)
 	if res := soon(w, got, "flush"); res.Status != core.FlushEpoch {

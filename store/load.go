@@ -109,6 +109,40 @@ func each(f func(pgx.Rows) error) func(pgx.Rows) error {
 type loading struct {
 	place  map[int64]int
 	loaded []core.Loaded
+	row    recordRow
+}
+
+// recordRow is where the rows of load_records are read into, one after the
+// other: they are most of what is read.
+type recordRow struct {
+	record               core.Loaded
+	tenant, key          pgtype.DriverBytes
+	seq                  pgtype.Int8
+	id                   pgtype.UUID
+	kind                 pgtype.DriverBytes
+	version              pgtype.Int4
+	payload              []byte
+	headers              pgtype.DriverBytes
+	occurred, created    pgtype.Timestamptz
+	into                 []any
+	lastKind, lastTenant string
+}
+
+func (r *recordRow) scan(rows pgx.Rows) error {
+	if r.into == nil {
+		l := &r.record
+		r.into = []any{&l.Record, &l.Token, &l.Crashes, &l.Unclean, &r.tenant, &r.key, &l.Head, &l.Base,
+			&r.seq, &r.id, &r.kind, &r.version, &r.payload, &r.headers, &r.occurred, &r.created}
+	}
+	return rows.Scan(r.into...)
+}
+
+// shared is b as a string: last, if it says the same.
+func shared(last *string, b []byte) string {
+	if string(b) != *last {
+		*last = string(b)
+	}
+	return *last
 }
 
 func (l *loading) of(record int64) *core.Loaded {
@@ -121,34 +155,25 @@ func (l *loading) of(record int64) *core.Loaded {
 
 // record takes a record's row, once for each of its events.
 func (l *loading) record(rows pgx.Rows) error {
-	var (
-		r        core.Loaded
-		seq      *int64
-		id       pgtype.UUID
-		kind     *string
-		version  *int32
-		payload  []byte
-		headers  []byte
-		occurred *time.Time
-		created  *time.Time
-	)
-	if err := rows.Scan(&r.Record, &r.Token, &r.Crashes, &r.Unclean, &r.Tenant, &r.Key, &r.Head, &r.Base,
-		&seq, &id, &kind, &version, &payload, &headers, &occurred, &created); err != nil {
+	r := &l.row
+	if err := r.scan(rows); err != nil {
 		return err
 	}
-	of := l.of(r.Record)
+	of := l.of(r.record.Record)
 	if of == nil {
-		l.place[r.Record] = len(l.loaded)
-		l.loaded = append(l.loaded, r)
+		r.record.Tenant, r.record.Key = shared(&r.lastTenant, r.tenant), string(r.key)
+		l.place[r.record.Record] = len(l.loaded)
+		l.loaded = append(l.loaded, r.record)
 		of = &l.loaded[len(l.loaded)-1]
 	}
-	if seq == nil {
+	if !r.seq.Valid {
 		return nil
 	}
-	e := core.Event{Record: r.Record}
+	e := core.Event{Record: r.record.Record}
 	e.Tenant, e.Event.Key.Record = of.Tenant, of.Key
-	e.Seq, e.ID, e.Type, e.Version, e.Payload, e.OccurredAt, e.CreatedAt = *seq, id.Bytes, *kind, int(*version), payload, *occurred, *created
-	if err := scanHeaders(headers, &e.Headers); err != nil {
+	e.Seq, e.ID, e.Type, e.Version = r.seq.Int64, r.id.Bytes, shared(&r.lastKind, r.kind), int(r.version.Int32)
+	e.Payload, e.OccurredAt, e.CreatedAt = r.payload, r.occurred.Time, r.created.Time
+	if err := scanHeaders(r.headers, &e.Headers); err != nil {
 		return err
 	}
 	of.Events = append(of.Events, e)

@@ -53,7 +53,7 @@ func background[T any](f func() T) <-chan T {
 // send hands a flush to the committer.
 func (r *rig) send(f core.Flush, epoch int64) <-chan core.FlushResult {
 	done := make(chan core.FlushResult, 1)
-	r.Flush(f, epoch, func(res core.FlushResult) { done <- res })
+	r.Flush(&f, epoch, func(res core.FlushResult) { done <- res })
 	return done
 }
 

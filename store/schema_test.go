@@ -51,7 +51,7 @@ func (r *rig) life() {
 	r.sweepAll()
 	l := r.load(r.claimOne(r.append("r", "t", "t")))
 	r.flush1(core.Flush{Record: l.Record, Token: l.Token, Head: 2, Upserts: []core.Checkpoint{{Consumer: c, State: core.Ready}}})
-	out := r.RunTx(ctx, core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: c}},
+	out := r.RunTx(ctx, &core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: c}},
 		func(context.Context, pgx.Tx) error { return nil }, completed(l.Record, c, 1))
 	if out.Err != nil || out.Booked == nil {
 		r.Fatalf("%+v", out)

@@ -157,7 +157,7 @@ func TestARepeatedHandBackCannotUndoWhatHappenedSince(t *testing.T) {
 	l := r.load(r.claimOne(r.append("r")))
 	f := everything(l, c)
 	f.Upserts[0].Seq, f.Then, f.DueAt = 0, core.HandBack, r.clock.Now().Add(time.Hour)
-	batch := []pending{{flush: f, epoch: r.epoch()}}
+	batch := []pending{ahead(f, r.epoch())}
 	if res, err := r.flush(t.Context(), batch, 0, 1); err != nil || res[0].status != core.FlushGone {
 		t.Fatal(res, err)
 	}

@@ -164,7 +164,7 @@ func (s *stress) work(ctx context.Context, rnd *clock.Rand) {
 			s.transaction(ctx, l)
 		}
 		wg.Add(1)
-		s.Flush(f, epoch, func(res core.FlushResult) {
+		s.Flush(&f, epoch, func(res core.FlushResult) {
 			if res.Status == core.FlushGone || (f.Then == core.Keep && res.Status == core.FlushKept) {
 				s.count([]string{"keep", "settle", "hand back", "release"}[f.Then])
 			}
@@ -176,7 +176,7 @@ func (s *stress) work(ctx context.Context, rnd *clock.Rand) {
 
 // transaction is a HandleTx in the middle of it all.
 func (s *stress) transaction(ctx context.Context, l core.Loaded) {
-	w := core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: s.consumer}}
+	w := &core.Work{Record: l.Record, Token: l.Token, Consumer: &core.Consumer{ID: s.consumer}}
 	for _, c := range l.Checkpoints {
 		if c.Consumer == s.consumer {
 			w.Fence = c.Seq

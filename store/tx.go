@@ -40,8 +40,8 @@ const (
 // the database has; whoever claims the record next reads it there.
 //
 // A handler's panic goes through, after the transaction has been rolled back.
-func (s *Store) RunTx(ctx context.Context, w core.Work, handler func(context.Context, pgx.Tx) error, book func(error) core.Booking) core.Outcome {
-	r := txRun{store: s, w: &w, worker: s.workerID(), book: book}
+func (s *Store) RunTx(ctx context.Context, w *core.Work, handler func(context.Context, pgx.Tx) error, book func(error) core.Booking) core.Outcome {
+	r := txRun{store: s, w: w, worker: s.workerID(), book: book}
 	s.calls.transactions.Add(1)
 	tx, err := r.begin(ctx)
 	if err != nil {

@@ -43,7 +43,7 @@ type txRig struct {
 	*rig
 	consumer int32
 	loaded   core.Loaded
-	work     core.Work
+	work     *core.Work
 }
 
 func newTxRig(t *testing.T, change ...func(*Config)) *txRig {
@@ -53,7 +53,7 @@ func newTxRig(t *testing.T, change ...func(*Config)) *txRig {
 	r.exec("create table effects (n integer unique deferrable initially deferred)")
 	x.loaded = r.load(r.claimOne(r.append("r", "t", "t")))
 	r.flush1(core.Flush{Record: x.loaded.Record, Token: x.loaded.Token, Head: 2, Upserts: []core.Checkpoint{{Record: x.loaded.Record, Consumer: x.consumer, State: core.Ready}}})
-	x.work = core.Work{Record: x.loaded.Record, Token: x.loaded.Token, Consumer: &core.Consumer{ID: x.consumer}, Events: x.loaded.Events[:1]}
+	x.work = &core.Work{Record: x.loaded.Record, Token: x.loaded.Token, Consumer: &core.Consumer{ID: x.consumer}, Events: x.loaded.Events[:1]}
 	return x
 }
 

@@ -28,7 +28,7 @@ type instantStore struct {
 }
 
 type flushCall struct {
-	f    core.Flush
+	f    *core.Flush
 	done func(core.FlushResult)
 }
 
@@ -85,7 +85,7 @@ func (s *instantStore) LoadEvents(context.Context, []core.EventRange) ([]core.Ev
 	return nil, nil
 }
 
-func (s *instantStore) Flush(f core.Flush, _ int64, done func(core.FlushResult)) {
+func (s *instantStore) Flush(f *core.Flush, _ int64, done func(core.FlushResult)) {
 	s.flushes <- flushCall{f, done}
 }
 
@@ -124,7 +124,7 @@ func (*oneWake) More()                   {}
 
 type instantRunner struct{}
 
-func (instantRunner) Run(context.Context, core.Work) core.Outcome { return core.Outcome{} }
+func (instantRunner) Run(context.Context, *core.Work) core.Outcome { return core.Outcome{} }
 
 func cpu() time.Duration {
 	var u syscall.Rusage
@@ -146,7 +146,7 @@ type relay struct {
 func (m *relay) Reset(r *core.Registry, l core.Loaded, _ delivery.Options) []delivery.Effect {
 	m.claim, m.running, m.effects = l.Claim, len(r.Consumers), m.effects[:0]
 	for _, c := range r.Consumers {
-		m.effects = append(m.effects, delivery.Start{Work: core.Work{Record: l.Record, Token: l.Token, Consumer: c, Events: l.Events, Attempt: 1}})
+		m.effects = append(m.effects, delivery.Start{Work: &core.Work{Record: l.Record, Token: l.Token, Consumer: c, Events: l.Events, Attempt: 1}})
 	}
 	return m.effects
 }
@@ -154,9 +154,9 @@ func (m *relay) Reset(r *core.Registry, l core.Loaded, _ delivery.Options) []del
 func (m *relay) Step(_ time.Time, msg delivery.Message) []delivery.Effect {
 	m.effects = m.effects[:0]
 	switch msg.(type) {
-	case delivery.Ended:
+	case *delivery.Ended:
 		if m.running--; m.running == 0 {
-			m.effects = append(m.effects, delivery.Flush{Flush: core.Flush{Record: m.claim.Record, Token: m.claim.Token, Then: core.Settle}})
+			m.effects = append(m.effects, delivery.Flush{Flush: &core.Flush{Record: m.claim.Record, Token: m.claim.Token, Then: core.Settle}})
 		}
 	case delivery.Flushed:
 		m.effects = append(m.effects, delivery.Stop{Why: delivery.StopSettled})
@@ -260,7 +260,7 @@ type blockingRunner struct {
 	release chan struct{}
 }
 
-func (r blockingRunner) Run(context.Context, core.Work) core.Outcome {
+func (r blockingRunner) Run(context.Context, *core.Work) core.Outcome {
 	<-r.release
 	return core.Outcome{}
 }

@@ -36,7 +36,7 @@ func (g *gateTest) ask(consumer string) (*actors.Ticket, actors.Verdict) {
 		c = &core.Consumer{ID: int32(len(g.consumers) + 1), Name: consumer}
 		g.consumers[consumer] = c
 	}
-	t := &actors.Ticket{Work: core.Work{Consumer: c}}
+	t := &actors.Ticket{Work: &core.Work{Consumer: c}}
 	return t, g.Admit(t).Verdict
 }
 
@@ -118,12 +118,12 @@ func TestGateRefusesWhatIsQueuedWhenTheBreakerOpens(t *testing.T) {
 	if got := g.refused[queued]; !got.Equal(until) {
 		t.Errorf("refused until %v, want %v", got, until)
 	}
-	late := &actors.Ticket{Work: core.Work{Consumer: c}}
+	late := &actors.Ticket{Work: &core.Work{Consumer: c}}
 	if a := g.Admit(late); a.Verdict != actors.Refused || !a.Until.Equal(until) {
 		t.Errorf("while open: %+v", a)
 	}
 	g.clock.Advance(time.Minute)
-	probe := &actors.Ticket{Work: core.Work{Consumer: c}}
+	probe := &actors.Ticket{Work: &core.Work{Consumer: c}}
 	if a := g.Admit(probe); a.Verdict != actors.Admitted {
 		t.Fatalf("the probe: %+v", a)
 	}

@@ -109,7 +109,7 @@ func newRecorder(t *testing.T, handle func(context.Context, core.Work) error) *r
 
 func key(record int64, consumer string) string { return fmt.Sprintf("%d/%s", record, consumer) }
 
-func (r *recorder) Run(ctx context.Context, w core.Work) (out core.Outcome) {
+func (r *recorder) Run(ctx context.Context, w *core.Work) (out core.Outcome) {
 	k := key(w.Record, w.Consumer.Name)
 	r.mu.Lock()
 	r.runs++
@@ -132,7 +132,7 @@ func (r *recorder) Run(ctx context.Context, w core.Work) (out core.Outcome) {
 	if r.handle == nil {
 		return core.Outcome{}
 	}
-	return core.Outcome{Err: r.handle(ctx, w)}
+	return core.Outcome{Err: r.handle(ctx, *w)}
 }
 
 var errUnfinished = fmt.Errorf("handler did not return")

@@ -47,7 +47,7 @@ func once(cond func(record int64, m delivery.Message) bool) func(int64, delivery
 
 func endedOf(consumer string) func(int64, delivery.Message) bool {
 	return func(_ int64, m delivery.Message) bool {
-		e, ok := m.(delivery.Ended)
+		e, ok := m.(*delivery.Ended)
 		return ok && e.Work.Consumer.Name == consumer
 	}
 }
@@ -65,7 +65,7 @@ func TestARecordActorThatFailsIsRestartedUnderTheSameClaim(t *testing.T) {
 		return nil
 	})
 	w := startWorker(t, store, r, brittleMachines(once(func(_ int64, m delivery.Message) bool {
-		e, ok := m.(delivery.Ended)
+		e, ok := m.(*delivery.Ended)
 		return ok && e.Work.Events[0].Seq == 2
 	})))
 	eventually(t, "delivered", func() bool { return store.through(records, 3, a) })
@@ -99,7 +99,7 @@ func TestARecordActorThatKeepsFailingGivesItsClaimUp(t *testing.T) {
 	var mended atomic.Bool
 	w := startWorker(t, store, newRecorder(t, nil), func(c *Config) { c.Lease = time.Second },
 		brittleMachines(func(record int64, m delivery.Message) bool {
-			if _, ok := m.(delivery.Ended); !ok || record != records[0] || mended.Load() {
+			if _, ok := m.(*delivery.Ended); !ok || record != records[0] || mended.Load() {
 				return false
 			}
 			failures.Add(1)

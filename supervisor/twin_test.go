@@ -215,7 +215,7 @@ func (w *twinWorker) LoadEvents(_ context.Context, ranges []core.EventRange) ([]
 	return w.twin.LoadEvents(ranges), nil
 }
 
-func (w *twinWorker) Flush(f core.Flush, epoch int64, done func(core.FlushResult)) {
+func (w *twinWorker) Flush(f *core.Flush, epoch int64, done func(core.FlushResult)) {
 	w.twinStore.mu.Lock()
 	hold := w.holdFlush
 	w.pendingFlushes++
@@ -227,7 +227,7 @@ func (w *twinWorker) Flush(f core.Flush, epoch int64, done func(core.FlushResult
 		w.twinStore.mu.Lock()
 		w.pendingFlushes--
 		w.twin.Now = w.clock.Now()
-		r := w.twin.Flush(w.id(), epoch, f)
+		r := w.twin.Flush(w.id(), epoch, *f)
 		switch {
 		case r.Status != core.FlushGone || f.Then == core.Settle:
 		case f.Then == core.Release:

@@ -17,7 +17,7 @@ func BenchmarkRecord(b *testing.B) {
 			}
 			reg, l := registry(consumers...), loaded(1, 0)
 			m := &Machine{}
-			works := make([]core.Work, 0, n)
+			works := make([]*core.Work, 0, n)
 			b.ReportAllocs()
 			for b.Loop() {
 				works = works[:0]
@@ -25,7 +25,7 @@ func BenchmarkRecord(b *testing.B) {
 					works = append(works, e.(Start).Work)
 				}
 				for i := range works {
-					m.Step(begin, Ended{works[i], core.Outcome{}})
+					m.Step(begin, &Ended{works[i], core.Outcome{}})
 				}
 				m.Step(begin, Flushed{core.FlushResult{Status: core.FlushGone}})
 			}

@@ -10,8 +10,10 @@ import (
 // cache holds the events that are loaded, and which stretches of the stream
 // they cover: within a covered stretch, a seq that is missing has been pruned.
 type cache struct {
-	events  []core.Event // ascending, without repeats
-	covered []stretch    // ascending, apart
+	// events are ascending, without repeats. What has once been in the slice is
+	// never changed in place: works have parts of it.
+	events  []core.Event
+	covered []stretch // ascending, apart
 	asked   []core.EventRange
 	askedTo int64 // the head when the ranges on their way were asked for
 }
@@ -20,8 +22,7 @@ type cache struct {
 type stretch struct{ after, to int64 }
 
 func (c *cache) reset() {
-	clear(c.events) // payloads go
-	*c = cache{events: c.events[:0], covered: c.covered[:0], asked: c.asked[:0]}
+	*c = cache{covered: c.covered[:0], asked: c.asked[:0]}
 }
 
 func (c *cache) last() int64 {
@@ -81,11 +82,15 @@ func (c *cache) insert(events []core.Event) {
 	if len(events) == 0 {
 		return
 	}
-	if len(c.events) == 0 || events[0].Seq > c.last() {
+	switch {
+	case len(c.events) == 0:
+		c.events = slices.Clip(events)
+		return
+	case events[0].Seq > c.last():
 		c.events = append(c.events, events...)
 		return
 	}
-	c.events = append(c.events, events...)
+	c.events = slices.Concat(c.events, events)
 	slices.SortStableFunc(c.events, func(a, b core.Event) int { return int(min(max(a.Seq-b.Seq, -1), 1)) })
 	c.events = slices.CompactFunc(c.events, func(a, b core.Event) bool { return a.Seq == b.Seq })
 }
@@ -130,7 +135,7 @@ func (c *cache) forget(seq int64, limit int) {
 		return
 	}
 	i := c.search(seq)
-	c.events = slices.Delete(c.events, 0, i)
+	c.events = slices.Clone(c.events[i:])
 	kept := c.covered[:0]
 	for _, s := range c.covered {
 		if s.to > seq {

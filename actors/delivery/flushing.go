@@ -72,14 +72,14 @@ func (m *Machine) ready(l *lane) bool {
 func (m *Machine) flush(then core.Disposition) {
 	m.planRetries()
 	f := m.acc
-	m.acc = core.Flush{}
+	m.acc, m.spare = empty(m.spare), nil
 	f.Record, f.Token, f.Head, f.Then = m.claim.Record, m.claim.Token, m.head, then
 	f.Cursor = m.newCursor()
 	if then == core.Settle {
 		f.Cursor = m.head // parked ones have rows of their own
 	}
 	for i := range m.lanes {
-		m.planRow(&m.lanes[i], &f)
+		m.planRow(&m.lanes[i], f)
 	}
 	f.Clear = m.unclean && m.allRan()
 	m.inflight = f
@@ -164,13 +164,14 @@ func (m *Machine) allRan() bool {
 // flushed takes a flush's answer.
 func (m *Machine) flushed(r core.FlushResult) {
 	f := m.inflight
-	m.inflight = core.Flush{}
+	m.inflight = nil
 	m.flushing, m.ending = false, false
 	switch r.Status {
 	case core.FlushFenced:
 		m.stop(StopFenced)
 		return
 	case core.FlushGone:
+		m.spare = f
 		if f.Then == core.Settle {
 			m.stop(StopSettled)
 		} else {
@@ -194,6 +195,7 @@ func (m *Machine) flushed(r core.FlushResult) {
 	m.stale = m.stale || r.Pending
 	m.readAgain(len(f.DeadLetters)+len(f.DeadUpdates) > 0)
 	m.notEnded(f.Then, r)
+	m.spare = f
 }
 
 // durable notes that a lane's part of the flush has been written.
@@ -213,9 +215,9 @@ func (l *lane) durable() {
 }
 
 // takeBack returns a flush that was not written to what the next one carries.
-func (m *Machine) takeBack(f core.Flush) {
+func (m *Machine) takeBack(f *core.Flush) {
 	later := m.acc
-	m.acc = core.Flush{
+	m.acc = &core.Flush{
 		DeadLetters: f.DeadLetters, DeadUpdates: f.DeadUpdates,
 		Failures: append(f.Failures, later.Failures...), Skips: append(f.Skips, later.Skips...),
 		Applied: append(f.Applied, later.Applied...), Counts: f.Counts,

@@ -138,7 +138,7 @@ func TestTroubleOfAnAllForOneConsumerTakesBackItsSiblings(t *testing.T) {
 	w1, w2 := s.start(1), s.start(2)
 	only[Withdraw](s.end(w1, errHandler))
 	s.kept()
-	s.step(NotStarted{Work: w2})
+	s.step(NotStarted{Work: &w2})
 	none[Start](s)
 	f := s.flush(core.HandBack)
 	if c := row(f, 1); !f.DueAt.Equal(begin.Add(time.Minute)) || c != nil {
@@ -188,7 +188,7 @@ func TestRetryOfADeadLetterIsDurableBeforeHandleTxMovesIt(t *testing.T) {
 	}
 }
 
-func (s *script) inflight() core.Flush { return s.m.inflight }
+func (s *script) inflight() core.Flush { return *s.m.inflight }
 
 func TestEveryEventThatACrashMayHaveRunIsRedelivered(t *testing.T) {
 	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.Window = 2 })), loaded(3, 0, suspect))
@@ -220,7 +220,7 @@ func TestCommandsThatWaitedAreReadAgainOnceADeadLetterIsClosed(t *testing.T) {
 			Dead: &core.DeadRetry{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 1, FirstFailedAt: begin}}}
 	})})
 	b := Decide(s.now, nil, tx, &w, &core.Outcome{})
-	s.step(Ended{w, core.Outcome{Booked: &b}})
+	s.step(&Ended{&w, core.Outcome{Booked: &b}})
 	only[Reload](s) // the delivery has closed the dead letter
 }
 
@@ -264,7 +264,7 @@ func TestCommitThatAReloadHasReadIsTakenAsItIs(t *testing.T) {
 	b := Decide(s.now, nil, tx, &w, &core.Outcome{}) // committed; the answer is under way
 	s.step(News{Head: 2, Pending: true})
 	s.step(Reloaded{Registry: s.m.reg, Loaded: loaded(2, 0, at(1))})
-	s.step(Ended{w, core.Outcome{Booked: &b}})
+	s.step(&Ended{&w, core.Outcome{Booked: &b}})
 	if next := s.start(1); next.Events[0].Seq != 2 || next.Fence != 1 {
 		t.Fatalf("after the commit: %+v", next)
 	}
@@ -281,7 +281,7 @@ func TestCommitThatAReloadHasReadTooEarlyStays(t *testing.T) {
 	w := s.start(1)
 	b := Decide(s.now, nil, tx, &w, &core.Outcome{})
 	s.step(News{Head: 2, Pending: true}) // a reload begins, and reads the row
-	s.step(Ended{w, core.Outcome{Booked: &b}})
+	s.step(&Ended{&w, core.Outcome{Booked: &b}})
 	s.step(Reloaded{Registry: s.m.reg, Loaded: loaded(2, 0, at(0))}) // as of before the commit
 	if next := s.start(1); next.Events[0].Seq != 2 || next.Fence != 1 {
 		t.Fatalf("after the reload: %+v", next)
@@ -292,7 +292,7 @@ func TestWithdrawnWriteAheadLeavesWhatItFound(t *testing.T) {
 	snoozed := core.Checkpoint{Record: 1, Consumer: 1, State: core.Backoff, NextAttemptAt: begin}
 	s := start(t, registry(consumer(1)), loaded(1, 0, suspect, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{snoozed} }))
 	w := s.kept().start(1)
-	s.step(NotStarted{Work: w, Until: begin.Add(time.Minute)})
+	s.step(NotStarted{Work: &w, Until: begin.Add(time.Minute)})
 	if c := row(s.flush(core.HandBack), 1); c == nil || *c != snoozed {
 		t.Fatalf("row: %+v", c)
 	}
@@ -304,7 +304,7 @@ func TestSuspicionOutlivesARunThatWasWithdrawn(t *testing.T) {
 	s.end(s.start(1), nil)
 	w := s.kept().start(1)
 	s.step(Drain{})
-	s.step(NotStarted{Work: w})
+	s.step(NotStarted{Work: &w})
 	if f := s.flush(core.HandBack); f.Clear {
 		t.Fatalf("event 2 may have run, and is forgotten: %+v", f)
 	}
@@ -403,7 +403,7 @@ func TestSuspicionOutlivesARunThatWasCutShort(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(1, 0, suspect))
 	w := s.kept().start(1)
 	s.step(Drain{})
-	s.step(Ended{w, core.Outcome{Err: errHandler, Cancelled: true}})
+	s.step(&Ended{&w, core.Outcome{Err: errHandler, Cancelled: true}})
 	if f := s.flush(core.HandBack); f.Clear {
 		t.Fatalf("event 1 may have run before, and is forgotten: %+v", f)
 	}
@@ -491,6 +491,6 @@ func TestCommandsAreReadAgainOnceARetryHasCommitted(t *testing.T) {
 		l.Commands = []core.Command{{ID: 1, Record: 1, Kind: core.CommandResolveDead, Consumer: 1, Seq: 1, DeadLetter: 5, Dead: &retry}}
 	})})
 	b := Decide(s.now, nil, tx, &w, &core.Outcome{Err: keylinetype.Permanent(errHandler)})
-	s.step(Ended{w, core.Outcome{Err: errHandler, Booked: &b}})
+	s.step(&Ended{&w, core.Outcome{Err: errHandler, Booked: &b}})
 	only[Reload](s) // the dead letter is open again, with another attempt
 }

@@ -111,7 +111,7 @@ func none[E Effect](s *script) {
 func (s *script) starts() map[int32]core.Work {
 	works := map[int32]core.Work{}
 	for _, e := range find[Start](s) {
-		works[e.Work.Consumer.ID] = e.Work
+		works[e.Work.Consumer.ID] = *e.Work
 	}
 	return works
 }
@@ -129,7 +129,7 @@ var errHandler = errors.New("no luck")
 
 func (s *script) end(w core.Work, err error) *script {
 	s.t.Helper()
-	return s.step(Ended{w, core.Outcome{Err: err}})
+	return s.step(&Ended{&w, core.Outcome{Err: err}})
 }
 
 // flushed answers the one Flush as written, the claim going on.
@@ -147,7 +147,7 @@ func (s *script) gone() *script {
 
 func (s *script) flush(then core.Disposition) core.Flush {
 	s.t.Helper()
-	f := only[Flush](s).Flush
+	f := *only[Flush](s).Flush
 	if f.Then != then {
 		s.t.Fatalf("flush wants disposition %d, have %d: %+v", then, f.Then, f)
 	}

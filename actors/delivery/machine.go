@@ -25,7 +25,8 @@ type Machine struct {
 
 	// acc gathers what the next flush carries beside positions; inflight is
 	// what the flush on its way carries, to be taken back if the registry moved.
-	acc, inflight core.Flush
+	// Both are used again.
+	acc, inflight, spare *core.Flush
 	// urgent: a failure is to be written without waiting for siblings.
 	urgent     bool
 	dirtySince time.Time // when the oldest unflushed outcome came; zero: none
@@ -65,7 +66,8 @@ type lane struct {
 	plannedCP core.Checkpoint
 
 	running bool
-	inHand  int // how many events the running work has
+	work    *core.Work // what runs; the lane's own, used again
+	inHand  int        // how many events the running work has
 	// beyond counts the events run (or running) and not yet durable, inFlush
 	// those of them that the flush on its way makes durable.
 	beyond, inFlush int
@@ -122,12 +124,15 @@ func (m *Machine) Reset(reg *core.Registry, loaded core.Loaded, opts Options) []
 		reg: reg, opts: opts, now: opts.Now, claim: loaded.Claim, tenant: loaded.Tenant, key: loaded.Key,
 		head: loaded.Head, base: loaded.Base, suspect: loaded.Crashes > 0, unclean: loaded.Unclean || loaded.Crashes > 0,
 		lanes: m.lanes[:0], retries: m.retries[:0], effects: m.effects[:0], events: m.events, commands: loaded.Commands,
+		acc: empty(m.acc), spare: m.spare,
 	}
 	m.events.reset()
 	m.events.load(&loaded, opts.LoadLimit)
 	m.head = max(m.head, m.events.last())
-	for _, c := range reg.Consumers {
+	for i, c := range reg.Consumers {
+		work := m.oldWork(i)
 		m.lanes = append(m.lanes, m.newLane(c, &loaded))
+		m.lanes[i].work = work
 	}
 	for _, d := range loaded.Retries {
 		m.addRetry(d)
@@ -135,6 +140,23 @@ func (m *Machine) Reset(reg *core.Registry, loaded core.Loaded, opts Options) []
 	m.afterLoad()
 	m.advance()
 	return m.effects
+}
+
+// oldWork is the memory of the works of the lane that was here before Reset.
+func (m *Machine) oldWork(i int) *core.Work {
+	if old := m.lanes[:cap(m.lanes)]; i < len(old) && old[i].work != nil {
+		return old[i].work
+	}
+	return &core.Work{}
+}
+
+// empty makes f, which nobody has any more, ready to gather again.
+func empty(f *core.Flush) *core.Flush {
+	if f == nil {
+		return &core.Flush{}
+	}
+	*f = core.Flush{Upserts: f.Upserts[:0], Deletes: f.Deletes[:0], Counts: f.Counts[:0]}
+	return f
 }
 
 func (o *Options) setDefaults() {
@@ -160,10 +182,10 @@ func (m *Machine) Step(now time.Time, msg Message) []Effect {
 		return nil
 	}
 	switch msg := msg.(type) {
-	case Ended:
-		m.ended(&msg.Work, &msg.Outcome)
+	case *Ended:
+		m.ended(msg.Work, &msg.Outcome)
 	case NotStarted:
-		m.notStarted(&msg.Work, msg.Until)
+		m.notStarted(msg.Work, msg.Until)
 	case Flushed:
 		m.flushed(msg.Result)
 	case EventsLoaded:

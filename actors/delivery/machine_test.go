@@ -135,7 +135,7 @@ func TestTransactionalRowExistsBeforeTheFirstRun(t *testing.T) {
 	}
 	moved := w.Checkpoint
 	moved.Seq = 1
-	f := s.step(Ended{w, core.Outcome{Booked: &core.Booking{Checkpoint: moved}}}).flush(core.Settle)
+	f := s.step(&Ended{&w, core.Outcome{Booked: &core.Booking{Checkpoint: moved}}}).flush(core.Settle)
 	if len(f.Upserts)+len(f.Deletes) != 0 || f.Cursor != 1 {
 		t.Fatalf("a transactional consumer keeps its row: %+v", f)
 	}
@@ -255,7 +255,7 @@ func TestDrainHandsBackWhatHasNotBegun(t *testing.T) {
 func TestBreakerHoldIsADueTime(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(1, 0))
 	probe := begin.Add(15 * time.Second)
-	f := s.step(NotStarted{Work: s.start(1), Until: probe}).flush(core.HandBack)
+	f := s.step(NotStarted{Work: new(s.start(1)), Until: probe}).flush(core.HandBack)
 	if !f.DueAt.Equal(probe) || len(f.Failures) != 0 || row(f, 1) != nil {
 		t.Fatalf("held: %+v", f)
 	}

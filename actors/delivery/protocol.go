@@ -11,15 +11,16 @@ type Message interface{ message() }
 
 // The messages of a record.
 type (
-	// Ended: a handler that a Start effect asked for has ended.
+	// Ended: a handler that a Start effect asked for has ended. It is told by
+	// pointer, and not kept.
 	Ended struct {
-		Work    core.Work
+		Work    *core.Work
 		Outcome core.Outcome
 	}
 	// NotStarted: a Start was not carried out. Until is when it may be asked
 	// again (an open breaker's probe time); zero: it was withdrawn by a Withdraw.
 	NotStarted struct {
-		Work  core.Work
+		Work  *core.Work
 		Until time.Time
 	}
 	// Flushed answers a Flush effect.
@@ -49,7 +50,7 @@ type (
 	Fenced struct{}
 )
 
-func (Ended) message()         {}
+func (*Ended) message()        {}
 func (NotStarted) message()    {}
 func (Flushed) message()       {}
 func (EventsLoaded) message()  {}
@@ -68,14 +69,15 @@ type Effect interface{ effect() }
 // The effects of a record.
 type (
 	// Start: run this work as soon as admission lets it. Answered by exactly
-	// one Ended or NotStarted. What had to be durable before it is.
-	Start struct{ Work core.Work }
+	// one Ended or NotStarted. What had to be durable before it is. The work is
+	// the machine's: it does not change until it is answered.
+	Start struct{ Work *core.Work }
 	// Withdraw: take back every Start that has not begun; each is answered by
 	// NotStarted. One that has begun is answered by Ended.
 	Withdraw struct{}
 	// Flush: hand this to the committer. Answered by Flushed; at most one is
-	// in flight for a record.
-	Flush struct{ Flush core.Flush }
+	// in flight for a record. It is the machine's likewise.
+	Flush struct{ Flush *core.Flush }
 	// LoadEvents: answered by EventsLoaded. At most one is in flight.
 	LoadEvents struct{ Ranges []core.EventRange }
 	// Reload: read the registry and the record again. Answered by Reloaded,

@@ -23,6 +23,9 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 				l.inherit(&old[i])
 			}
 		}
+		if l.work == nil {
+			l.work = &core.Work{}
+		}
 		lanes = append(lanes, l)
 	}
 	moved := m.reg.Epoch != reg.Epoch
@@ -38,6 +41,7 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 
 // inherit keeps what the old lane knows beyond the database.
 func (l *lane) inherit(old *lane) {
+	l.work = old.work
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
 	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
 	l.redeliver, l.redeliverTo, l.untried, l.tried = old.redeliver, old.redeliverTo, old.untried, old.tried

@@ -126,14 +126,14 @@ func (m *Machine) tryRetry(r *retry, l *lane, e *core.Event) {
 	dead := r.DeadRetry
 	r.running = true
 	m.running++
-	m.do(Start{core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Attempt: attempt,
+	m.do(Start{&core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Attempt: attempt,
 		Redelivered: true, Checkpoint: l.cp, Dead: &dead, Replay: true}})
 }
 
 // retryOwed reports whether the dead letter's row waits to be flushed.
 func (m *Machine) retryOwed(id int64) bool {
 	this := func(u core.DeadUpdate) bool { return u.ID == id }
-	return slices.ContainsFunc(m.acc.DeadUpdates, this) || slices.ContainsFunc(m.inflight.DeadUpdates, this)
+	return slices.ContainsFunc(m.acc.DeadUpdates, this) || m.inflight != nil && slices.ContainsFunc(m.inflight.DeadUpdates, this)
 }
 
 func (m *Machine) retryNotStarted(w *core.Work, until time.Time) {

@@ -87,7 +87,7 @@ func (m *Machine) start(l *lane) {
 			l.redeliverTo, l.untried = e.Seq, e.Seq
 		}
 	}
-	w := core.Work{
+	*l.work = core.Work{
 		Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: events, Attempt: attempt,
 		Redelivered: attempt > 1 || l.cp.State == core.Backoff || events[0].Seq <= l.redeliverTo || l.replay,
 		Checkpoint:  l.cp, Fence: l.db.Seq, Replay: l.replay,
@@ -95,17 +95,17 @@ func (m *Machine) start(l *lane) {
 	l.running, l.inHand, l.heldUntil = true, len(events), time.Time{}
 	l.beyond += l.inHand
 	m.running++
-	m.do(Start{w})
+	m.do(Start{l.work})
 }
 
-// batch returns the events of the next delivery: one, or for a batch consumer
+// batch returns the events of the next delivery, which nobody changes: one, or for a batch consumer
 // the next applicable ones, as many as its window leaves. After a failure, and for suspects, one at a time.
 func (m *Machine) batch(l *lane) []core.Event {
 	e, _, _ := m.events.next(l.cp.Seq)
 	most := min(l.c.BatchSize, l.c.Window-l.beyond)
 	i := m.events.search(e.Seq - 1)
 	if most <= 1 || m.suspect || l.cp.Attempt > 0 || l.cp.State != core.Ready || e.Seq <= l.singleUntil {
-		return []core.Event{m.events.events[i]} // a copy: the cache moves while the handler runs
+		return m.events.events[i : i+1 : i+1]
 	}
 	batch := make([]core.Event, 0, min(most, 16))
 	for seq := l.cp.Seq; len(batch) < most; {

@@ -38,8 +38,8 @@ type Deliveries interface {
 	// Flush hands a record's outcomes to the committer and returns at once; done
 	// is called from the committer's goroutine, exactly once, when they are
 	// durable or fenced. done must not block. A connection failure is retried
-	// inside until it is known or the worker is fenced.
-	Flush(f Flush, epoch int64, done func(FlushResult))
+	// inside until it is known or the worker is fenced. The flush must not change before done is called.
+	Flush(f *Flush, epoch int64, done func(FlushResult))
 	// News reads the heads of resident records, whether commands or dead letter
 	// retries wait on them, and the registry's epoch.
 	News(ctx context.Context, records []int64) (epoch int64, news []News, err error)

@@ -196,7 +196,7 @@ func (r *run) taskActions(a *actions, t *task) {
 	case withdrawn:
 		a.add(20, func() {
 			w.remove(t)
-			r.tell(t.h, delivery.NotStarted{Work: t.work})
+			r.tell(t.h, delivery.NotStarted{Work: r.check.unchanged(t)})
 		})
 	case queued:
 		if !r.pairBusy(t) {
@@ -224,7 +224,7 @@ func (r *run) refuse(t *task) {
 	r.logf("w%d r%d  c%d refused until +%v", t.h.w.name, t.work.Record, t.work.Consumer.ID, until.Sub(r.twin.Now))
 	t.h.w.remove(t)
 	r.check.refused(t, until)
-	r.tell(t.h, delivery.NotStarted{Work: t.work, Until: until})
+	r.tell(t.h, delivery.NotStarted{Work: r.check.unchanged(t), Until: until})
 }
 
 // begin lets a queued delivery run.
@@ -371,5 +371,5 @@ func (r *run) finish(t *task, out core.Outcome) {
 	r.logf("w%d r%d  end c%d %v: %v cancelled %v fenced %v", t.h.w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events),
 		out.Err, out.Cancelled, out.Fenced)
 	t.h.w.remove(t)
-	r.tell(t.h, delivery.Ended{Work: t.work, Outcome: out})
+	r.tell(t.h, &delivery.Ended{Work: r.check.unchanged(t), Outcome: out})
 }

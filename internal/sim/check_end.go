@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
@@ -73,4 +74,19 @@ func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, d
 	case n > 0 && n <= len(delays):
 		a.notBefore = c.twin.Now.Add(time.Duration(float64(delays[n-1]) * 0.9))
 	}
+}
+
+// unchanged: what a machine has asked for stays as it was until it is answered;
+// the handler reads it without a lock.
+func (c *checker) unchanged(t *task) *core.Work {
+	w, was := t.given, &t.work
+	if !t.h.live() {
+		return w // of a claim that is lost: nobody reads it any more
+	}
+	same := func(a, b core.Event) bool { return a.Seq == b.Seq && a.ID == b.ID }
+	if w.Record != was.Record || w.Token != was.Token || w.Consumer != was.Consumer || w.Attempt != was.Attempt ||
+		w.Checkpoint != was.Checkpoint || w.Dead != was.Dead || !slices.EqualFunc(w.Events, was.Events, same) {
+		fail("record %d consumer %d: the work was changed while it was out", was.Record, was.Consumer.ID)
+	}
+	return w
 }

@@ -62,8 +62,8 @@ func (d *Deliveries) LoadEvents(_ context.Context, ranges []core.EventRange) ([]
 }
 
 // Flush implements core.Deliveries; done is called before it returns.
-func (d *Deliveries) Flush(f core.Flush, epoch int64, done func(core.FlushResult)) {
-	done(d.Twin.Flush(d.Worker, epoch, f))
+func (d *Deliveries) Flush(f *core.Flush, epoch int64, done func(core.FlushResult)) {
+	done(d.Twin.Flush(d.Worker, epoch, *f))
 }
 
 // News implements core.Deliveries.

@@ -21,7 +21,7 @@ func flushes(change func(*core.Flush)) func(*Config) {
 	return func(c *Config) {
 		c.Bend = func(e delivery.Effect) (delivery.Effect, bool) {
 			if f, ok := e.(delivery.Flush); ok {
-				change(&f.Flush)
+				change(f.Flush)
 				return f, true
 			}
 			return e, true

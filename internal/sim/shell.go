@@ -53,6 +53,7 @@ const (
 type task struct {
 	h         *holding
 	work      core.Work
+	given     *core.Work // the machine's own, which must stay as it was
 	state     taskState
 	cancelled bool
 	begun     time.Time
@@ -113,7 +114,7 @@ func (r *run) carryOutOne(h *holding, e delivery.Effect) {
 				fail("w%d record %d: consumer %d is started while it runs", h.w.name, h.claim.Record, e.Work.Consumer.ID)
 			}
 		}
-		h.w.runs = append(h.w.runs, &task{h: h, work: e.Work})
+		h.w.runs = append(h.w.runs, &task{h: h, work: *e.Work, given: e.Work})
 	case delivery.Withdraw:
 		r.logf("w%d r%d  withdraw", h.w.name, h.claim.Record)
 		for _, t := range h.w.runs {
@@ -122,12 +123,11 @@ func (r *run) carryOutOne(h *holding, e delivery.Effect) {
 			}
 		}
 	case delivery.Flush:
-		r.logf("w%d r%d  flush %s", h.w.name, h.claim.Record, describe(&e.Flush))
+		r.logf("w%d r%d  flush %s", h.w.name, h.claim.Record, describe(e.Flush))
 		if h.flush != nil || h.answer != nil {
 			fail("w%d record %d: a second flush in flight", h.w.name, h.claim.Record)
 		}
-		f := e.Flush
-		h.flush, h.epoch, h.clear = &f, h.reg.Epoch, f.Clear
+		h.flush, h.epoch, h.clear = e.Flush, h.reg.Epoch, e.Flush.Clear
 	case delivery.LoadEvents:
 		if h.loading != nil {
 			fail("w%d record %d: a second LoadEvents in flight", h.w.name, h.claim.Record)

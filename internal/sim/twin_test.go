@@ -153,7 +153,7 @@ func TestTwinAsDeliveries(t *testing.T) {
 		t.Fatalf("news: %v, %+v", epoch, news)
 	}
 	var res core.FlushResult
-	d.Flush(core.Flush{Record: r, Token: claims[0].Token, Head: 2, Cursor: 2, Then: core.Settle}, reg.Epoch, func(x core.FlushResult) { res = x })
+	d.Flush(&core.Flush{Record: r, Token: claims[0].Token, Head: 2, Cursor: 2, Then: core.Settle}, reg.Epoch, func(x core.FlushResult) { res = x })
 	if res.Status != core.FlushGone {
 		t.Fatalf("settle: %+v", res)
 	}
