@@ -82,6 +82,11 @@ type Operator interface {
 	// RetireConsumer ends a consumer for ever. A reason is required.
 	RetireConsumer(ctx context.Context, name, reason string) error
 
+	// DrainWorker has one worker, by its id, finish what runs, hand back the rest and
+	// leave; it waits until that is so. The worker hears of it within a third of its
+	// lease, and cancels handlers that outlive its shutdown grace. One that is asked already is waited for with the
+	// others that ask. CodeWorkerNotLive: it was lost before it had left.
+	DrainWorker(ctx context.Context, id int64, reason string) (DrainedWorker, error)
 	// RecoverStaleClaims marks workers lost that stay silent for a whole lease
 	// while it watches, and frees all claims that no live worker holds.
 	RecoverStaleClaims(ctx context.Context, reason string) (Recovered, error)
@@ -97,6 +102,8 @@ type Operator interface {
 	InspectEvent(ctx context.Context, event uuid.UUID) (EventView, error)
 	// InspectConsumer reads a registered consumer, with who runs it and how it fares.
 	InspectConsumer(ctx context.Context, name string) (ConsumerView, error)
+	// Workers lists the workers that live, and those that were lost within the hour.
+	Workers(ctx context.Context) ([]WorkerView, error)
 	// DeadLetters lists dead letters, the newest first.
 	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetter, error)
 	// Audit lists who did what, the newest first.
@@ -115,6 +122,8 @@ type (
 	EventView = store.EventView
 	// ConsumerView is a registered consumer, who runs it and how it fares.
 	ConsumerView = store.OverviewConsumer
+	// WorkerView is a worker as it stands.
+	WorkerView = store.OverviewWorker
 	// DeadLetter is a delivery that ended without success, by reference.
 	DeadLetter = store.DeadLetterRow
 	// AuditEntry is a line of the audit.

@@ -32,6 +32,10 @@ type Worker struct {
 	stopOnce sync.Once
 	status   Status
 	stopErr  error
+	// life ends when the worker has stopped; hurry ends the grace of a drain that was asked for.
+	life       context.Context
+	end, hurry context.CancelFunc
+	drains     sync.WaitGroup
 }
 
 // parts are what a started worker is made of, in the order in which they start.
@@ -64,16 +68,21 @@ func NewWorker(pool *pgxpool.Pool, cfg Config, consumers ...Consumer) (*Worker, 
 	if err := validateConsumers(consumers); err != nil {
 		return nil, err
 	}
-	return &Worker{pool: pool.Config(), cfg: cfg, consumers: consumers, ready: make(chan struct{})}, nil
+	w := &Worker{pool: pool.Config(), cfg: cfg, consumers: consumers, ready: make(chan struct{}), hurry: func() {}}
+	w.life, w.end = context.WithCancel(context.Background())
+	return w, nil
 }
 
-// Run starts the worker, waits until ctx ends, and stops it within the
-// shutdown grace.
+// Run starts the worker, waits until ctx ends or an operator has drained it,
+// and stops it within the shutdown grace.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.Start(ctx); err != nil {
 		return err
 	}
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-w.Done():
+	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.ShutdownGrace)
 	defer cancel()
 	_, err := w.Stop(grace)
@@ -84,7 +93,8 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) Ready() <-chan struct{} { return w.ready }
 
 // Start registers the consumers, joins the cluster and begins to deliver. It
-// returns when the worker is ready; it then runs until Stop, not until ctx ends. A second Start is an error.
+// returns when the worker is ready; it then runs until Stop, or until an operator drains it, not until ctx ends. A
+// second Start is an error.
 //
 // Errors: ErrConflict where the registry has another definition of a consumer at the same revision; one
 // that says what to run where the schema is missing, old or newer than this binary; ErrUnavailable.
@@ -107,6 +117,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		return errors.Join(err, stopErr)
 	}
 	w.parts = p
+	w.startDrains(ctx, p)
 	close(w.ready)
 	return nil
 }
@@ -252,7 +263,7 @@ func (w *Worker) startSweeps(ctx context.Context, p *parts) {
 
 // Stop stops claiming, lets running handlers end until ctx ends, then cancels
 // them; hands back the rest without charging an attempt; writes what is to be written last. It may be called
-// again, and joins the first call. The status says what was left running.
+// again, and joins the first call, or the drain that an operator asked for. The status says what was left running.
 func (w *Worker) Stop(ctx context.Context) (Status, error) {
 	w.mu.Lock()
 	p := w.parts
@@ -260,7 +271,18 @@ func (w *Worker) Stop(ctx context.Context) (Status, error) {
 	if p == nil {
 		return Status{}, nil
 	}
-	w.stopOnce.Do(func() { w.status, w.stopErr = p.stop(ctx) })
+	defer context.AfterFunc(ctx, w.hurry)()
+	status, err := w.halt(ctx, p)
+	w.drains.Wait()
+	return status, err
+}
+
+// halt is the body of the first stop, whoever asked for it.
+func (w *Worker) halt(ctx context.Context, p *parts) (Status, error) {
+	w.stopOnce.Do(func() {
+		defer w.end()
+		w.status, w.stopErr = p.stop(ctx)
+	})
 	return w.status, w.stopErr
 }
 

@@ -47,7 +47,7 @@ func (a *app) retryCommand() *cobra.Command {
 			})
 		},
 	}
-	f.register(cmd, true)
+	f.register(cmd, commandWait)
 	cmd.Flags().StringVar(&consumer, "consumer", "", "only this consumer's delivery")
 	return cmd
 }
@@ -84,7 +84,7 @@ func (a *app) skipCommand() *cobra.Command {
 			})
 		},
 	}
-	f.register(cmd, true)
+	f.register(cmd, commandWait)
 	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that the record belongs to")
 	return cmd
 }
@@ -120,7 +120,7 @@ func (a *app) statusActs(consumers *cobra.Command) *cobra.Command {
 				})
 			},
 		}
-		f.register(cmd, false)
+		f.register(cmd, 0)
 		consumers.AddCommand(cmd)
 	}
 	return consumers
@@ -145,6 +145,6 @@ func (a *app) recoverCommand() *cobra.Command {
 			})
 		},
 	}
-	f.register(cmd, false)
+	f.register(cmd, 0)
 	return cmd
 }

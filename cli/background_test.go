@@ -34,7 +34,7 @@ func newBackground() *background { return &background{running: map[string]*progr
 
 func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
+		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
 	}
 }
 
@@ -139,6 +139,13 @@ func (b *background) end(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if state := b.gone(ts, args[0]); !state.Success() {
 		ts.Fatalf("%s: %v\n%s", args[0], state, ts.ReadFile(args[0]+".err"))
+	}
+}
+
+// gone NAME N waits until a program has ended by itself, and wants this exit code.
+func (b *background) ended(ts *testscript.TestScript, _ bool, args []string) {
+	if got := b.gone(ts, args[0]).ExitCode(); strconv.Itoa(got) != args[1] {
+		ts.Fatalf("%s: exit code %d, want %s\n%s", args[0], got, args[1], ts.ReadFile(args[0]+".err"))
 	}
 }
 

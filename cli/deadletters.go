@@ -168,7 +168,7 @@ func (a *app) deadLettersActCommand(what deadAct) *cobra.Command {
 			return a.deadByID(cmd, &f, what, args)
 		},
 	}
-	f.register(cmd, true)
+	f.register(cmd, commandWait)
 	d.register(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "all open ones")
 	cmd.Flags().IntVar(&perSecond, "per-second", 0, "the most per second; 0: as fast as they are applied")
@@ -228,10 +228,10 @@ func (a *app) deadBulk(cmd *cobra.Command, f *actFlags, what deadAct, filter key
 			act: func(ctx context.Context) (any, error) {
 				r, err := what.many(o, ctx, filter, f.reason, keyline.BulkOptions{PerSecond: perSecond, Progress: a.bulkProgress()})
 				failed = r.Failed
-				return r, err
+				return bulkOutcome{r}, err
 			},
 			print: func(outcome any) error {
-				r, _ := outcome.(keyline.BulkReport)
+				r, _ := outcome.(bulkOutcome)
 				return a.print("%d of %d applied, %d needed nothing, %d failed", r.Applied, r.Matched, r.Nothing, r.Failed)
 			},
 		}, nil
@@ -241,6 +241,11 @@ func (a *app) deadBulk(cmd *cobra.Command, f *actFlags, what deadAct, filter key
 	}
 	return err
 }
+
+// bulkOutcome is the report of a bulk act, which is told also where it was stopped on its way.
+type bulkOutcome struct{ keyline.BulkReport }
+
+func (r bulkOutcome) begun() bool { return r.Applied+r.Nothing+r.Failed > 0 }
 
 // bulkProgress tells people, on standard error, of what goes wrong and now and
 // then of how far it is.

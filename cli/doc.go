@@ -4,7 +4,7 @@
 //	func main() { os.Exit(cli.Run(os.Args[1:], consumers()...)) }
 //
 // Such a program is a worker (`worker`), its own migrator (`migrate up`) and
-// its own operator's tool (`status`, `consumers`, `show`), from one binary.
+// its own operator's tool (`status`, `consumers`, `why`, `drain`), from one binary.
 //
 // Exit codes: 0 done; 1 failed, or a check found something; 2 wrong usage or
 // input that can never be accepted; 3 not found; 4 conflict; 5 the database is

@@ -68,14 +68,18 @@ type actFlags struct {
 	wait          time.Duration
 }
 
-func (f *actFlags) register(cmd *cobra.Command, commandsWait bool) {
+// commandWait is how long an act waits for a worker where nobody says.
+const commandWait = 30 * time.Second
+
+// register adds the flags. wait is how long it waits for a worker where nobody says; 0: it needs none.
+func (f *actFlags) register(cmd *cobra.Command, wait time.Duration) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.reason, "reason", "", "why, for the audit; required where something is given up")
 	fs.StringVar(&f.actor, "actor", "", "who acts, for the audit (default: the user of this session)")
 	fs.BoolVar(&f.yes, "yes", false, "do not ask")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and do nothing")
-	if commandsWait {
-		fs.DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until a worker has applied it; the command stays given after that")
+	if wait > 0 {
+		fs.DurationVar(&f.wait, "wait", wait, "how long to wait until a worker has applied it; it stays asked for after that")
 	}
 }
 
@@ -136,7 +140,7 @@ func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Conte
 		defer cancel()
 	}
 	outcome, err := p.act(ctx)
-	if list, ok := outcome.(acts); err != nil && (!ok || len(list.Acts) == 0) {
+	if several, ok := outcome.(partial); err != nil && (!ok || !several.begun()) {
 		return err
 	}
 	// Where some of several were done before one failed, they are told of all the same.
@@ -145,6 +149,9 @@ func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Conte
 	}
 	return errors.Join(err, p.print(outcome))
 }
+
+// partial is the outcome of an act of several parts.
+type partial interface{ begun() bool }
 
 var errNotConfirmed = errors.New("not confirmed: nothing was done")
 
@@ -173,6 +180,8 @@ func (a *app) confirm(cmd *cobra.Command, f *actFlags, p plan) error {
 type acts struct {
 	Acts []keyline.Act `json:"acts"`
 }
+
+func (l acts) begun() bool { return len(l.Acts) > 0 }
 
 // single is the output of one act.
 func single(act keyline.Act, err error) (any, error) {

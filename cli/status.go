@@ -83,12 +83,8 @@ func (a *app) printStatus(r statusReport) error {
 	if err := a.print("schema %s, ordering %s\n%s\n", r.Schema, r.Ordering, waits); err != nil {
 		return err
 	}
-	var workers, consumers [][]string
-	for _, w := range r.Workers {
-		workers = append(workers, []string{w.Name + "#" + strconv.FormatInt(w.ID, 10), w.Host, strconv.Itoa(w.PID), w.Status,
-			strconv.FormatInt(w.Claims, 10), when(&w.BeatAt), list(w.Consumers)})
-	}
-	if err := a.section("workers", []string{"WORKER", "HOST", "PID", "STATUS", "CLAIMS", "BEAT", "CONSUMERS"}, workers); err != nil {
+	var consumers [][]string
+	if err := a.section("workers", workerHeaders, workerRows(r.Workers)); err != nil {
 		return err
 	}
 	for _, c := range r.Consumers {

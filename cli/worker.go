@@ -21,6 +21,8 @@ func (a *app) workerCommand() *cobra.Command {
 		Use: "worker", Short: "Run a worker until a signal ends it", Args: arguments(cobra.NoArgs),
 		Long: "Runs a worker until SIGINT or SIGTERM, which it takes as: claim nothing more, let handlers finish, hand back the\n" +
 			"rest. A second one cuts the waiting short; nothing is lost by it.\n\n" +
+			"With --once it delivers what is due and ends, for a scheduled job. It also ends when an operator drains it\n" +
+			"(keyline drain).\n\n" +
 			"Every flag is also an environment variable (--poll-interval: KEYLINE_POLL_INTERVAL) and a setting of the file that\n" +
 			"--config names. A flag wins over the environment, the environment over the file.\n\n" +
 			"Traces and metrics go where OTEL_EXPORTER_OTLP_ENDPOINT says.",
@@ -28,6 +30,9 @@ func (a *app) workerCommand() *cobra.Command {
 			pool, err := a.poolConfig(cmd)
 			if err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("within") && !s.once || s.within < 0 {
+				return usagef(cmd, "--within %s: goes with --once, and is not negative", s.within)
 			}
 			consumers, err := a.hosted(&s)
 			if err != nil {
@@ -37,6 +42,7 @@ func (a *app) workerCommand() *cobra.Command {
 		},
 	}
 	s.flags(cmd.Flags())
+	s.onceFlags(cmd.Flags())
 	return cmd
 }
 
@@ -82,37 +88,66 @@ func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config,
 	}()
 	cfg := s.config(a.global.schema)
 	cfg.Logger, cfg.TracerProvider, cfg.MeterProvider = log, tel.TracerProvider, tel.MeterProvider
+	if s.once {
+		return a.drainOnce(cmd.Context(), pool, cfg, s.within, consumers)
+	}
 	return a.work(cmd.Context(), pool, cfg, consumers)
 }
 
 // flushGrace is how long the last traces and metrics may take to be sent.
 const flushGrace = 5 * time.Second
 
-// work runs a worker until stop ends. The signal that ends stop is not the end
+// work runs a worker until stop ends, or an operator drains it. The signal that ends stop is not the end
 // of the work: it is handed back first.
 func (a *app) work(stop context.Context, pool *pgxpool.Config, cfg keyline.Config, consumers []keyline.Consumer) error {
-	handed, err := pgxpool.NewWithConfig(stop, pool)
-	if err != nil {
-		return unreachable(err)
-	}
-	defer handed.Close()
-	w, err := keyline.NewWorker(handed, cfg, consumers...)
+	w, closePool, err := newWorker(stop, pool, cfg, consumers)
 	if err != nil {
 		return err
 	}
+	defer closePool()
 	if err := w.Start(stop); err != nil {
 		return err
 	}
 	if !cfg.Disabled {
 		cfg.Logger.Info("worker is ready", "consumers", names(consumers), "schema", cfg.Schema)
 	}
-	<-stop.Done()
-	cfg.Logger.Info("worker is stopping", "grace", cfg.ShutdownGrace.String())
+	select {
+	case <-stop.Done():
+		cfg.Logger.Info("worker is stopping", "grace", cfg.ShutdownGrace.String())
+	case <-w.Done():
+		cfg.Logger.Info("worker was drained by an operator")
+	}
 	grace, cancel := context.WithTimeout(a.signals.hurry, cfg.ShutdownGrace)
 	defer cancel()
 	status, err := w.Stop(grace) //nolint:contextcheck // stop has ended: the grace is what is left
 	report(context.WithoutCancel(stop), cfg.Logger, status)
 	return err
+}
+
+// drainOnce delivers what is due, and ends.
+func (a *app) drainOnce(stop context.Context, pool *pgxpool.Config, cfg keyline.Config, within time.Duration, consumers []keyline.Consumer) error {
+	w, closePool, err := newWorker(stop, pool, cfg, consumers)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	r, err := w.Drain(stop, keyline.DrainOptions{Within: within})
+	report(context.WithoutCancel(stop), cfg.Logger, r.Status)
+	return err
+}
+
+// newWorker makes a worker on a pool of its own.
+func newWorker(ctx context.Context, pool *pgxpool.Config, cfg keyline.Config, consumers []keyline.Consumer) (*keyline.Worker, func(), error) {
+	handed, err := pgxpool.NewWithConfig(ctx, pool)
+	if err != nil {
+		return nil, nil, unreachable(err)
+	}
+	w, err := keyline.NewWorker(handed, cfg, consumers...)
+	if err != nil {
+		handed.Close()
+		return nil, nil, err
+	}
+	return w, handed.Close, nil
 }
 
 func report(ctx context.Context, log *slog.Logger, s keyline.Status) {

@@ -29,6 +29,15 @@ type workerSettings struct {
 
 	only           []string
 	metricsAddress string
+
+	// What one call is about, and no setting.
+	once   bool
+	within time.Duration
+}
+
+func (s *workerSettings) onceFlags(f *pflag.FlagSet) {
+	f.BoolVar(&s.once, "once", false, "deliver what is due, and end")
+	f.DurationVar(&s.within, "within", 0, "with --once: also wait for what comes due within this time")
 }
 
 func (s *workerSettings) flags(f *pflag.FlagSet) {

@@ -59,7 +59,7 @@ func (s *Store) Beats(ctx context.Context) ([]core.Beat, error) {
 	}
 	beats, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (core.Beat, error) {
 		var b core.Beat
-		err := row.Scan(&b.Worker, &b.Beat, &b.Lease)
+		err := row.Scan(&b.Worker, &b.Beat, &b.Lease, &b.Drain)
 		return b, err
 	})
 	return beats, translate("read beats", err)

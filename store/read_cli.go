@@ -48,6 +48,7 @@ type OverviewWorker struct {
 	Status    string          `json:"status"`
 	Consumers []string        `json:"consumers"`
 	State     json.RawMessage `json:"state"`
+	DrainAt   *time.Time      `json:"drain_at"` // when an operator asked it to drain
 	StartedAt time.Time       `json:"started_at"`
 	BeatAt    time.Time       `json:"beat_at"`
 	Claims    int64           `json:"claims"`
@@ -102,19 +103,23 @@ func (s *Store) Overview(ctx context.Context) (Overview, error) {
 	if err != nil {
 		return o, translate("read the installation", err)
 	}
-	rows, err := s.lease.Query(ctx, s.q("overview_workers"))
-	if err != nil {
-		return o, translate("read workers", err)
-	}
-	o.Workers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OverviewWorker, err error) {
-		err = row.Scan(&w.ID, &w.Name, &w.Host, &w.PID, &w.Status, &w.Consumers, &w.State, &w.StartedAt, &w.BeatAt, &w.Claims)
-		return w, err
-	})
-	if err != nil {
-		return o, translate("read workers", err)
+	if o.Workers, err = s.readWorkers(ctx); err != nil {
+		return o, err
 	}
 	o.Consumers, err = s.ConsumerMap(ctx)
 	return o, err
+}
+
+func (s *Store) readWorkers(ctx context.Context) ([]OverviewWorker, error) {
+	rows, err := s.lease.Query(ctx, s.q("overview_workers"))
+	if err != nil {
+		return nil, translate("read workers", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OverviewWorker, err error) {
+		err = row.Scan(&w.ID, &w.Name, &w.Host, &w.PID, &w.Status, &w.Consumers, &w.State, &w.DrainAt, &w.StartedAt, &w.BeatAt, &w.Claims)
+		return w, err
+	})
+	return list, translate("read workers", err)
 }
 
 // ConsumerMap reads the registered consumers, with what they change, who runs

@@ -53,6 +53,12 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 	}
 }
 
+// Sweeping reports whether a registry change has left something to be done, by whomever.
+func (s *Store) Sweeping(ctx context.Context) (is bool, err error) {
+	err = s.hot.QueryRow(ctx, s.q("sweeping")).Scan(&is)
+	return is, translate("look for sweeps", err)
+}
+
 // dueAfterStep makes work due that waits only because the database's clock was
 // set back after it was appended. Backoffs end later by the step, at most.
 func (s *Store) dueAfterStep(ctx context.Context) error {

@@ -188,6 +188,11 @@ func (s *Supervisor) observe(ctx context.Context, o *observer) error {
 	if err != nil {
 		return fmt.Errorf("read beats: %w", err)
 	}
+	for _, b := range beats {
+		if b.Worker == o.self && b.Drain {
+			s.drainOnce.Do(func() { close(s.drainAsked) })
+		}
+	}
 	for _, b := range o.look(begin, s.cfg.Clock.Mono(), beats) {
 		marked, err := s.cfg.Leases.MarkLost(ctx, b)
 		if err != nil {

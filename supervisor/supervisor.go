@@ -61,10 +61,12 @@ type Supervisor struct {
 	suspects  suspects
 	yielded   clock.Timer
 
-	draining atomic.Bool
-	leaving  atomic.Bool // the sign-off has begun: losing the lease is no news
-	dry      atomic.Bool // the claim loop has found nothing, and not woken since
-	kill     context.CancelCauseFunc
+	drainAsked chan struct{} // closed when an operator has asked this worker to drain
+	drainOnce  sync.Once
+	draining   atomic.Bool
+	leaving    atomic.Bool // the sign-off has begun: losing the lease is no news
+	dry        atomic.Bool // the claim loop has found nothing, and not woken since
+	kill       context.CancelCauseFunc
 
 	life   lifecycle
 	intake context.Context // ends when Stop begins: claims
@@ -112,7 +114,8 @@ func New(cfg Config) (*Supervisor, error) {
 		due: newDueTimes(), wakes: newWakeSlot(), timers: newTimers(cfg.Clock),
 		health: newHealth(cfg.Clock), joined: make(chan struct{}), rejoined: make(chan struct{}, 1),
 		fenceReq: make(chan fencing, 1), orphans: make(chan struct{}, 1), more: make(chan struct{}, 1), rootGone: make(chan struct{}),
-		actors: map[string]*place{}, suspects: suspects{yield: cfg.SuspectYield},
+		drainAsked: make(chan struct{}),
+		actors:     map[string]*place{}, suspects: suspects{yield: cfg.SuspectYield},
 	}
 	s.room = newRoom(cfg.MaxResident, s.table.notify)
 	s.loader, s.events = newLoader(s), newEventLoader(s)
@@ -246,6 +249,10 @@ func (s *Supervisor) Worker() int64 {
 	}
 	return 0
 }
+
+// DrainAsked is closed when an operator has asked this worker to drain. Whoever
+// started it stops it then. It is heard of within a third of the lease.
+func (s *Supervisor) DrainAsked() <-chan struct{} { return s.drainAsked }
 
 // Registry is the registry that new records go by; nil before Start.
 func (s *Supervisor) Registry() *core.Registry { return s.registry.Load() }

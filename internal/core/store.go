@@ -65,6 +65,8 @@ type Beat struct {
 	Worker int64
 	Beat   int64
 	Lease  time.Duration
+	// Drain: an operator has asked it to finish what runs and leave.
+	Drain bool
 }
 
 // Leases is the part of the store that keeps workers alive and recovers the

@@ -197,6 +197,8 @@ create table {{.schema}}.workers (
   lease interval not null,
   consumers text[] not null default '{}',
   state jsonb not null default '{}',
+  -- When an operator asked it to finish what runs and leave.
+  drain_at timestamptz,
   started_at timestamptz not null default clock_timestamp(),
   beat_at timestamptz not null default clock_timestamp(),
   ended_at timestamptz

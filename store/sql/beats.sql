@@ -1,1 +1,1 @@
-select id, beat, lease from {{.schema}}.workers where status = 'live'
+select id, beat, lease, drain_at is not null from {{.schema}}.workers where status = 'live'
