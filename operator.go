@@ -44,6 +44,10 @@ type OperatorConfig struct {
 	Actor string
 	// Role is what they may do; "" means RoleViewer.
 	Role Role
+	// Tenant is the one tenant whose records they see and change; nil: all. What
+	// belongs to other tenants is not found. What concerns all tenants (consumers, workers, recovery,
+	// verification) is refused with CodePermissionDenied; of the audit there is what was done to the tenant's records.
+	Tenant *string
 }
 
 // Operator is what operators see and do: the one contract of the command line
@@ -54,7 +58,7 @@ type OperatorConfig struct {
 // only the record's claim holder applies, so that none races a live delivery: a
 // worker has to run. The context bounds the wait; a command outlives it.
 //
-// Errors of acts are *Error: CodePermissionDenied (the role), ErrNotFound (no
+// Errors of acts are *Error: CodePermissionDenied (the role, or a tenant's operator and all tenants), ErrNotFound (no
 // such thing), ErrInvalid (no actor, or no reason where one is required),
 // ErrConflict with CodeNothingToDo, ErrUnavailable with CodeNotAppliedYet.
 type Operator interface {
@@ -180,19 +184,6 @@ func NewOperator(pool *pgxpool.Pool, cfg OperatorConfig) (Operator, error) {
 	return &operator{cfg: cfg, store: s}, nil
 }
 
-// may refuses an act without the role, the actor or a required reason.
-func (o *operator) may(op, reason string, reasonRequired bool) error {
-	switch {
-	case o.cfg.Role != RoleOperator:
-		return &Error{Code: CodePermissionDenied, Message: fmt.Sprintf("the role %s may not do that: it takes %s", o.cfg.Role, RoleOperator), op: op}
-	case strings.TrimSpace(o.cfg.Actor) == "":
-		return &Error{Code: CodeInvalidArgument, Field: "Actor", Message: "is required: the audit names who acts", op: op, class: ErrInvalid}
-	case reasonRequired && strings.TrimSpace(reason) == "":
-		return &Error{Code: CodeInvalidArgument, Field: "reason", Message: "is required: what is given up is not delivered any more", op: op, class: ErrInvalid}
-	}
-	return nil
-}
-
 // nothing is the error of an act that would change nothing.
 func nothing(op, format string, args ...any) *Error {
 	return &Error{Code: CodeNothingToDo, Message: fmt.Sprintf(format, args...), op: op, class: ErrConflict}
@@ -216,6 +207,9 @@ func operated(op string, err error) error {
 		return translate(op, err)
 	}
 	e.Message = bare(e.Message)
+	if errors.Is(e.class, ErrNotFound) {
+		e.Message = "there is no " + e.Message
+	}
 	return e
 }
 

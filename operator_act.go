@@ -16,9 +16,9 @@ func (o *operator) RetryConsumer(ctx context.Context, event uuid.UUID, consumer,
 	if err := o.may(op, reason, false); err != nil {
 		return Act{}, err
 	}
-	place, err := o.store.FindEvent(ctx, event)
+	place, err := o.event(ctx, op, event)
 	if err != nil {
-		return Act{}, operated(op, err)
+		return Act{}, err
 	}
 	st, err := o.store.Standing(ctx, place.Record, place.Seq, consumer)
 	act := actOn(place.Key, place.Seq, consumer, 0)
@@ -39,6 +39,18 @@ func (o *operator) RetryConsumer(ctx context.Context, event uuid.UUID, consumer,
 	return o.give(ctx, op, core.Command{Record: place.Record, Kind: core.CommandRetry, Consumer: st.Consumer, Seq: place.Seq}, act, reason)
 }
 
+// event finds an event of a tenant that this Operator sees.
+func (o *operator) event(ctx context.Context, op string, id uuid.UUID) (store.EventPlace, error) {
+	place, err := o.store.FindEvent(ctx, id)
+	switch {
+	case err != nil:
+		return place, operated(op, err)
+	case !o.sees(place.Key.Tenant):
+		return place, notFound(op, "event %s", id)
+	}
+	return place, nil
+}
+
 // The statuses of dead letters that acts ask for.
 const (
 	deadOpen     = "open"
@@ -51,9 +63,9 @@ func (o *operator) RetryEvent(ctx context.Context, event uuid.UUID, reason strin
 	if err := o.may(op, reason, false); err != nil {
 		return nil, err
 	}
-	place, err := o.store.FindEvent(ctx, event)
+	place, err := o.event(ctx, op, event)
 	if err != nil {
-		return nil, operated(op, err)
+		return nil, err
 	}
 	waits, err := o.store.EventWaits(ctx, place.Record, place.Seq)
 	if err != nil {
@@ -128,12 +140,12 @@ func (o *operator) deadLetter(ctx context.Context, op string, id int64) (DeadLet
 	if id <= 0 {
 		return DeadLetter{}, &Error{Code: CodeNotFound, Message: "dead letters are numbered from 1", op: op, class: ErrNotFound}
 	}
-	list, err := o.store.DeadLetters(ctx, store.DeadQuery{ID: id}, 0, 1)
+	list, err := o.store.DeadLetters(ctx, store.DeadQuery{ID: id, Tenant: o.cfg.Tenant}, 0, 1)
 	if err != nil {
 		return DeadLetter{}, operated(op, err)
 	}
 	if len(list) == 0 {
-		return DeadLetter{}, &Error{Code: CodeNotFound, Message: "there is no such dead letter", op: op, class: ErrNotFound}
+		return DeadLetter{}, notFound(op, "dead letter %d", id)
 	}
 	return list[0], nil
 }
@@ -143,6 +155,9 @@ func (o *operator) SkipHead(ctx context.Context, key Key, consumer, reason strin
 	const op = "skip"
 	if err := o.may(op, reason, true); err != nil {
 		return Act{}, err
+	}
+	if !o.sees(key.Tenant) {
+		return Act{}, noRecord(op, key)
 	}
 	record, err := o.store.FindRecord(ctx, key)
 	if err != nil {
@@ -183,7 +198,7 @@ func (o *operator) RetireConsumer(ctx context.Context, name, reason string) erro
 // setStatus changes a consumer's status under the registry barrier. It is
 // applied when it returns: what was in flight is still written, nothing else begins.
 func (o *operator) setStatus(ctx context.Context, op, name string, to core.Status, reason string, reasonRequired bool) error {
-	if err := o.may(op, reason, reasonRequired); err != nil {
+	if err := o.mayChangeAll(op, reason, reasonRequired); err != nil {
 		return err
 	}
 	return operated(op, o.store.SetStatus(ctx, name, to, o.cfg.Actor, reason))
@@ -192,7 +207,7 @@ func (o *operator) setStatus(ctx context.Context, op, name string, to core.Statu
 // RecoverStaleClaims implements Operator.
 func (o *operator) RecoverStaleClaims(ctx context.Context, reason string) (Recovered, error) {
 	const op = "recover stale claims"
-	if err := o.may(op, reason, false); err != nil {
+	if err := o.mayChangeAll(op, reason, false); err != nil {
 		return Recovered{}, err
 	}
 	r, err := o.store.Recover(ctx, o.cfg.Actor, reason)

@@ -74,7 +74,13 @@ func (o *operator) bulk(ctx context.Context, b bulk) (BulkReport, error) {
 	if err := o.may(b.op, b.reason, b.reasonRequired); err != nil {
 		return report, err
 	}
-	q := o.query(b.filter)
+	q, ok := o.query(b.filter)
+	if !ok {
+		if b.opts.DryRun {
+			return report, nil
+		}
+		return report, nothing(b.op, "no open dead letter matches")
+	}
 	q.Statuses = []string{deadOpen}
 	matched, upto, err := o.store.CountDeadLetters(ctx, q)
 	report.Matched = matched

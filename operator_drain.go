@@ -20,7 +20,7 @@ type DrainedWorker struct {
 func (o *operator) DrainWorker(ctx context.Context, id int64, reason string) (DrainedWorker, error) {
 	const op = "drain worker"
 	out := DrainedWorker{Worker: id}
-	if err := o.may(op, reason, false); err != nil {
+	if err := o.mayChangeAll(op, reason, false); err != nil {
 		return out, err
 	}
 	asked, joined, err := o.store.Drain(ctx, id, o.cfg.Actor, reason)
@@ -47,6 +47,10 @@ func (o *operator) DrainWorker(ctx context.Context, id int64, reason string) (Dr
 
 // Workers implements Operator.
 func (o *operator) Workers(ctx context.Context) ([]WorkerView, error) {
+	const op = "list workers"
+	if err := o.mayAll(op); err != nil {
+		return nil, err
+	}
 	list, err := o.store.Workers(ctx)
-	return list, operated("list workers", err)
+	return list, operated(op, err)
 }

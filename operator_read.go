@@ -28,26 +28,28 @@ type DeadLetterFilter struct {
 	Limit int
 }
 
-func (o *operator) query(f DeadLetterFilter) store.DeadQuery {
-	return store.DeadQuery{ID: f.ID, Consumer: f.Consumer, Code: f.Code, Type: f.Type, Tenant: f.Tenant, Record: f.Record, Since: f.Since, Until: f.Until,
-		Statuses: f.Statuses, HideInternal: o.cfg.Role == RoleViewer}
-}
-
 // DeadLetters implements Operator.
 func (o *operator) DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetter, error) {
-	list, err := o.store.DeadLetters(ctx, o.query(f), f.Below, f.Limit)
+	q, ok := o.query(f)
+	if !ok {
+		return nil, nil
+	}
+	list, err := o.store.DeadLetters(ctx, q, f.Below, f.Limit)
 	return list, operated("list dead letters", err)
 }
 
 // Audit implements Operator.
 func (o *operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
-	list, err := o.store.Audit(ctx, f)
+	list, err := o.store.Audit(ctx, f, o.cfg.Tenant)
 	return list, operated("read audit", err)
 }
 
 // InspectRecord implements Operator.
 func (o *operator) InspectRecord(ctx context.Context, key Key, events int) (RecordView, error) {
 	const op = "inspect record"
+	if !o.sees(key.Tenant) {
+		return RecordView{}, noRecord(op, key)
+	}
 	v, err := o.store.ReadRecord(ctx, key, events)
 	if err != nil {
 		return v, operated(op, err)
@@ -76,8 +78,8 @@ func (o *operator) InspectEvent(ctx context.Context, event uuid.UUID) (EventView
 	if err != nil {
 		return EventView{}, operated(op, err)
 	}
-	if internal[v.Type] {
-		return EventView{}, &Error{Code: CodeNotFound, Message: "there is no such event", op: op, class: ErrNotFound}
+	if internal[v.Type] || !o.sees(v.Tenant) {
+		return EventView{}, notFound(op, "event %s", event)
 	}
 	return v, nil
 }
@@ -85,6 +87,9 @@ func (o *operator) InspectEvent(ctx context.Context, event uuid.UUID) (EventView
 // InspectConsumer implements Operator.
 func (o *operator) InspectConsumer(ctx context.Context, name string) (ConsumerView, error) {
 	const op = "inspect consumer"
+	if err := o.mayAll(op); err != nil {
+		return ConsumerView{}, err
+	}
 	list, err := o.store.ConsumerMap(ctx)
 	if err != nil {
 		return ConsumerView{}, operated(op, err)
@@ -94,20 +99,28 @@ func (o *operator) InspectConsumer(ctx context.Context, name string) (ConsumerVi
 			return c, nil
 		}
 	}
-	return ConsumerView{}, &Error{Code: CodeNotFound, Message: "there is no consumer " + name, op: op, class: ErrNotFound}
+	return ConsumerView{}, notFound(op, "consumer %q", name)
 }
 
 // Verify implements Operator.
 func (o *operator) Verify(ctx context.Context, opts VerifyOptions) (Verification, error) {
+	const op = "verify"
+	if err := o.mayAll(op); err != nil {
+		return Verification{}, err
+	}
 	v, err := o.store.Verify(ctx, opts)
-	return v, operated("verify", err)
+	return v, operated(op, err)
 }
 
 // Why implements Operator.
 func (o *operator) Why(ctx context.Context, key Key) (Why, error) {
+	const op = "why"
+	if !o.sees(key.Tenant) {
+		return Why{}, noRecord(op, key)
+	}
 	rows, err := o.store.WhyRows(ctx, key)
 	if err != nil {
-		return Why{}, operated("why", err)
+		return Why{}, operated(op, err)
 	}
 	return explain(rows), nil
 }

@@ -148,12 +148,12 @@ type AuditFilter struct {
 	Limit int
 }
 
-// Audit lists the audit, the newest first.
-func (o *Operate) Audit(ctx context.Context, f AuditFilter) ([]AuditRow, error) {
+// Audit lists the audit, the newest first; with a tenant, only commands to its records.
+func (o *Operate) Audit(ctx context.Context, f AuditFilter, tenant *string) ([]AuditRow, error) {
 	if f.Limit == 0 {
 		f.Limit = defaultPage
 	}
-	rows, err := o.s.hot.Query(ctx, o.s.q("operate_audit"), unlessEmpty(f.Actor), unlessEmpty(f.Action), unlessZero(f.Below), f.Limit)
+	rows, err := o.s.hot.Query(ctx, o.s.q("operate_audit"), unlessEmpty(f.Actor), unlessEmpty(f.Action), unlessZero(f.Below), f.Limit, tenant)
 	if err != nil {
 		return nil, translate("read audit", err)
 	}
