@@ -114,6 +114,7 @@ func TestConstraintsRefuseImpossibleRows(t *testing.T) {
 		"commands_kind":    {`insert into keyline.commands (record_id, kind, actor) values (1, 'explode', 'a')`},
 		"commands_applied": {`insert into keyline.commands (record_id, kind, actor, done) values (1, 'retry', 'a', true)`},
 		"commands_target":  {`insert into keyline.commands (record_id, kind, actor) values (1, 'resolve_dead_letter', 'a')`},
+		"pruned_seq":       {`insert into keyline.pruned values (1, 0)`},
 		"workers_status":   {worker + `('w', gen_random_uuid(), 'h', 1, 'tired', '15 s', now())`},
 		"workers_ended": {worker + `('w', gen_random_uuid(), 'h', 1, 'live', '15 s', now())`,
 			worker + `('w', gen_random_uuid(), 'h', 1, 'lost', '15 s', null)`},

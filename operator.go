@@ -95,6 +95,12 @@ type Operator interface {
 	// while it watches, and frees all claims that no live worker holds.
 	RecoverStaleClaims(ctx context.Context, reason string) (Recovered, error)
 
+	// Prune deletes settled events that are older than a policy, of each record the
+	// oldest first and never what a consumer (active, paused or backfilling), an open dead letter or a
+	// waiting command still needs; the report says what holds events back. It also deletes failed attempts and
+	// ended workers of long ago. It is no error if there is nothing to delete.
+	Prune(ctx context.Context, reason string, opts PruneOptions) (PruneReport, error)
+
 	// RetryDeadLetters and ResolveDeadLetters act on all open dead letters that a
 	// filter takes, however many. What dies meanwhile is left alone.
 	RetryDeadLetters(ctx context.Context, f DeadLetterFilter, reason string, opts BulkOptions) (BulkReport, error)

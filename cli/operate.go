@@ -101,6 +101,8 @@ type plan struct {
 	confirm string
 	// matched is how many dead letters a bulk act is about.
 	matched *int64
+	// preview is what --dry-run shows, where the words and the number are not all.
+	preview any
 	act     func(context.Context) (any, error)
 	// print shows the outcome to people.
 	print func(outcome any) error
@@ -123,6 +125,12 @@ func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Conte
 	p, err := prepare(cmd.Context(), o)
 	if err != nil {
 		return err
+	}
+	if f.dryRun && p.preview != nil {
+		if a.global.json {
+			return a.printJSON(p.preview)
+		}
+		return p.print(p.preview)
 	}
 	if f.dryRun {
 		if a.global.json {

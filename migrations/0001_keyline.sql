@@ -15,6 +15,7 @@
 {{ template "v1/recover.sql" . }}
 {{ template "v1/sweep.sql" . }}
 {{ template "v1/command.sql" . }}
+{{ template "v1/prune.sql" . }}
 {{ template "v1/views.sql" . }}
 ---- create above / drop below ----
 do $$

@@ -8,6 +8,9 @@ from (
   select m.record_id, 'a mailbox without a record' from {{.schema}}.mailboxes m
   where m.record_id > $1 and m.record_id <= $2 and not exists (select from {{.schema}}.records r where r.id = m.record_id)
   union all
+  select p.record_id, format('pruned up to %s, without a record', p.seq) from {{.schema}}.pruned p
+  where p.record_id > $1 and p.record_id <= $2 and not exists (select from {{.schema}}.records r where r.id = p.record_id)
+  union all
   select k.record_id, format('a checkpoint of consumer %s without a record', k.consumer_id) from {{.schema}}.checkpoints k
   where k.record_id > $1 and k.record_id <= $2 and not exists (select from {{.schema}}.records r where r.id = k.record_id)
   union all
