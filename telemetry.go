@@ -101,6 +101,7 @@ type processing struct {
 	ctx   context.Context // the handler's
 	t     *processTelemetry
 	c     *consumerTelemetry
+	timed bool // the duration is measured
 	begun time.Duration
 	n     int64      // of events
 	span  trace.Span // nil: none is made
@@ -110,8 +111,13 @@ type processing struct {
 // and linked to it; a retry, a replay or a backfill is a new root with a link, or one trace
 // would grow without end.
 func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) processing {
-	p := processing{ctx: ctx, t: t, c: c, begun: t.clock.Mono(), n: int64(len(batch))}
-	t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag...)
+	p := processing{ctx: ctx, t: t, c: c, n: int64(len(batch))}
+	if t.lag.Enabled(ctx) {
+		t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag...)
+	}
+	if p.timed = t.duration.Enabled(ctx); p.timed {
+		p.begun = t.clock.Mono()
+	}
 	if !t.silent {
 		p.ctx, p.span = t.span(ctx, c, w, batch)
 	}
@@ -121,7 +127,9 @@ func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *c
 func (p *processing) end(out *core.Outcome) {
 	name := outcomeName(out)
 	options := p.c.outcomes[name]
-	p.t.duration.Record(p.ctx, (p.t.clock.Mono() - p.begun).Seconds(), options.record...)
+	if p.timed {
+		p.t.duration.Record(p.ctx, (p.t.clock.Mono() - p.begun).Seconds(), options.record...)
+	}
 	p.t.messages.Add(p.ctx, p.n, options.add...)
 	if p.span == nil {
 		return

@@ -15,8 +15,8 @@ import (
 
 // Runner runs a consumer's handler. It is called on a goroutine of its own and
 // may take as long as it likes. ctx is cancelled when the claim is lost or the
-// worker's grace has ended. The work is only read, and not kept. The caller sets what Run leaves empty: Cancelled,
-// Begun and Ended, and the outcome of a panic.
+// worker's grace has ended. The work is only read, and not kept. The caller sets Cancelled,
+// and the outcome of a panic.
 type Runner interface {
 	Run(ctx context.Context, w *core.Work) core.Outcome
 }

@@ -138,7 +138,7 @@ func (t *Ticket) exec(ctx context.Context, h *hand) {
 		t.seat.ranOut()
 		return
 	}
-	r := outcome{hand: h, begun: t.seat.env.Clock.Now()}
+	r := outcome{hand: h}
 	defer r.finish(ctx, t)
 	r.Outcome = t.seat.env.Runner.Run(ctx, t.Work)
 	r.returned = true
@@ -148,7 +148,6 @@ func (t *Ticket) exec(ctx context.Context, h *hand) {
 type outcome struct {
 	core.Outcome
 	hand     *hand
-	begun    time.Time
 	returned bool // Run came back: no panic, no Goexit
 }
 
@@ -159,12 +158,6 @@ func (o *outcome) finish(ctx context.Context, t *Ticket) {
 		value := recover()
 		lives = value != nil // nil: runtime.Goexit, which goes on
 		o.Outcome = caught(value)
-	}
-	if o.Begun.IsZero() {
-		o.Begun = o.begun
-	}
-	if o.Ended.IsZero() {
-		o.Ended = t.seat.env.Clock.Now()
 	}
 	if o.Err != nil && ctx.Err() != nil {
 		o.Cancelled = true

@@ -16,17 +16,14 @@ import (
 // the batch holds its rows grows and the cost per record does not fall.
 const maxBatch = 1000
 
-// committers is how many group commits run side by side. Records are spread
-// over them by id, so one record's flushes stay in order.
-const committers = 2
-
 // committer writes outcomes as group commits: while one round trip is in
-// flight, what comes in gathers for the next. Nobody waits on SQL but its goroutines.
+// flight, what comes in gathers for the next. Nobody waits on SQL but its goroutine.
+// One at a time: see docs/decisions/0012-one-group-commit-at-a-time.md.
 type committer struct {
-	lanes [committers]*lane
-	done  sync.WaitGroup
-	once  sync.Once
-	end   context.CancelFunc
+	lane *lane
+	done sync.WaitGroup
+	once sync.Once
+	end  context.CancelFunc
 }
 
 // lane is one queue with its goroutine.
@@ -58,21 +55,17 @@ func (p pending) answer(status core.FlushStatus) {
 	p.done(core.FlushResult{Record: p.record, Token: p.flush.Token, Status: status})
 }
 
-// startCommitter starts the goroutines, which run until stop, not until ctx ends.
+// startCommitter starts the goroutine, which runs until stop, not until ctx ends.
 func startCommitter(ctx context.Context, s *Store) *committer {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c := &committer{end: cancel}
-	for i := range c.lanes {
-		l := &lane{store: s, number: int16(i), ring: make(chan struct{}, 1)}
-		c.lanes[i] = l
-		c.done.Go(func() { l.run(ctx) })
-	}
+	c := &committer{lane: &lane{store: s, ring: make(chan struct{}, 1)}, end: cancel}
+	c.done.Go(func() { c.lane.run(ctx) })
 	return c
 }
 
 // Flush implements core.Deliveries.
 func (s *Store) Flush(f *core.Flush, epoch int64, done func(core.FlushResult)) {
-	s.commit.lanes[uint64(f.Record)%committers].add(pending{record: f.Record, flush: f, epoch: epoch, done: done})
+	s.commit.lane.add(pending{record: f.Record, flush: f, epoch: epoch, done: done})
 }
 
 func (l *lane) add(p ...pending) {
@@ -99,16 +92,15 @@ const stopGrace = 5 * time.Second
 
 func (c *committer) stop() {
 	c.once.Do(func() {
-		for _, l := range c.lanes {
-			l.mu.Lock()
-			l.closing = true
-			l.mu.Unlock()
-			select {
-			case l.ring <- struct{}{}:
-			default:
-			}
+		l := c.lane
+		l.mu.Lock()
+		l.closing = true
+		l.mu.Unlock()
+		select {
+		case l.ring <- struct{}{}:
+		default:
 		}
-		t := c.lanes[0].store.clock.AfterFunc(stopGrace, c.end)
+		t := l.store.clock.AfterFunc(stopGrace, c.end)
 		c.done.Wait()
 		t.Stop()
 		c.end()

@@ -72,7 +72,7 @@ func TestACulpritThatIsRefusedForNowIsTriedAgain(t *testing.T) {
 func TestAnOutcomeThatCannotBeWrittenAtAllEndsItsClaimAlone(t *testing.T) {
 	r := newRig(t)
 	c := r.register(definition("c"))
-	ids := r.appendSameLane("r", 5)
+	ids := r.appendTo("r", 5)
 	var flushes []core.Flush
 	for i, id := range ids {
 		f := counted(r.claimOne(id), c)
@@ -133,7 +133,7 @@ func TestTextsOfCommandsAndDeadLetterRetriesCannotStopABatch(t *testing.T) {
 func TestFlushesOfTwoEpochsAreTwoBatches(t *testing.T) {
 	r := newRig(t)
 	c := r.register(definition("c"))
-	ids := r.appendSameLane("r", 3)
+	ids := r.appendTo("r", 3)
 	epoch := r.epoch()
 	gate := r.begin()
 	r.in(gate, "select pg_advisory_xact_lock(keyline.barrier_key())")
@@ -144,7 +144,7 @@ func TestFlushesOfTwoEpochsAreTwoBatches(t *testing.T) {
 		waits = append(waits, r.send(counted(r.claimOne(id), c), epoch-int64(i%2)))
 	}
 	r.commitTx(gate)
-	soon(r, plug, "the flush that held the lane up")
+	soon(r, plug, "the flush that held the committer up")
 	for i, wait := range waits {
 		want := core.FlushGone
 		if i%2 == 1 {

@@ -22,7 +22,7 @@ func counted(c core.Claim, consumer int32) core.Flush {
 func TestALockedRecordsDeliveriesAreCountedOnce(t *testing.T) {
 	r := newRig(t)
 	c := r.register(definition("c"))
-	ids := r.appendSameLane("r", 3)
+	ids := r.appendTo("r", 3)
 	tx := r.begin()
 	var flushes []core.Flush
 	for _, id := range ids {
@@ -50,7 +50,7 @@ func TestALockedRecordsDeliveriesAreCountedOnce(t *testing.T) {
 func TestAFencedRecordsDeliveriesAreNotCounted(t *testing.T) {
 	r := newRig(t)
 	c := r.register(definition("c"))
-	ids := r.appendSameLane("r", 3)
+	ids := r.appendTo("r", 3)
 	var flushes []core.Flush
 	for _, id := range ids {
 		flushes = append(flushes, counted(r.claimOne(id), c))

@@ -102,7 +102,7 @@ func TestAFlushWhoseReplyIsLostIsWrittenAndCountedOnce(t *testing.T) {
 func TestABatchWhoseReplyIsLostIsCountedOnceThoughPartOfItHasEnded(t *testing.T) {
 	r, d := newDeafRig(t)
 	c := r.register(definition("c"))
-	ids := r.appendSameLane("r", 3)
+	ids := r.appendTo("r", 3)
 	settles, keeps, releases := counted(r.claimOne(ids[0]), c), counted(r.claimOne(ids[1]), c), counted(r.claimOne(ids[2]), c)
 	keeps.Then, releases.Then = core.Keep, core.Release
 	batch := []pending{}
@@ -112,7 +112,7 @@ func TestABatchWhoseReplyIsLostIsCountedOnceThoughPartOfItHasEnded(t *testing.T)
 		batch = append(batch, pending{record: f.Record, flush: &f, epoch: epoch, done: func(res core.FlushResult) { results <- res }})
 	}
 	d.next(r.q("flush"))
-	r.Store.commit.lanes[0].add(batch...) // at once, so that they are one batch
+	r.Store.commit.lane.add(batch...) // at once, so that they are one batch
 	got := map[int64]core.FlushStatus{}
 	for range batch {
 		res := soon(r, results, "a flush")

@@ -93,7 +93,7 @@ func TestSettlesOfOneBatchDoNotHoldEachOtherUp(t *testing.T) {
 	r := newRig(t)
 	r.register(definition("one"))
 	const n = 16
-	ids := r.appendSameLane("", n)
+	ids := r.appendTo("", n)
 	var claims []core.Claim
 	var flushes []core.Flush
 	for i, id := range ids {

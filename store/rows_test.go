@@ -57,18 +57,12 @@ func (r *rig) send(f core.Flush, epoch int64) <-chan core.FlushResult {
 	return done
 }
 
-// together hands flushes of records of one lane to the committer so that they
-// come into one batch: the lane is kept busy until all are queued.
+// together hands flushes to the committer so that they come into one batch: it
+// is kept busy until all are queued.
 func (r *rig) together(flushes ...core.Flush) []<-chan core.FlushResult {
 	r.Helper()
 	epoch := r.epoch()
-	plug := core.Flush{Token: -1}
-	for _, f := range flushes {
-		if (f.Record-flushes[0].Record)%committers != 0 {
-			r.Fatalf("records %d and %d are not of one lane", flushes[0].Record, f.Record)
-		}
-		plug.Record = f.Record%committers + committers*1_000_000
-	}
+	plug := core.Flush{Record: 1_000_000, Token: -1}
 	gate := r.begin()
 	r.in(gate, "select pg_advisory_xact_lock(keyline.barrier_key())")
 	plugged := r.send(plug, epoch)
@@ -78,17 +72,15 @@ func (r *rig) together(flushes ...core.Flush) []<-chan core.FlushResult {
 		waits = append(waits, r.send(f, epoch))
 	}
 	r.commitTx(gate)
-	soon(r, plugged, "the flush that held the lane up")
+	soon(r, plugged, "the flush that held the committer up")
 	return waits
 }
 
-// appendSameLane appends to new records until there are n of one lane.
-func (r *rig) appendSameLane(prefix string, n int) (ids []int64) {
+// appendTo appends to n new records.
+func (r *rig) appendTo(prefix string, n int) (ids []int64) {
 	r.Helper()
-	for i := 0; len(ids) < n; i++ {
-		if id := r.append(prefix + keyOf(i)); id%committers == 0 {
-			ids = append(ids, id)
-		}
+	for i := range n {
+		ids = append(ids, r.append(prefix+keyOf(i)))
 	}
 	return ids
 }

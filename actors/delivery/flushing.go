@@ -120,17 +120,18 @@ func (m *Machine) planRow(l *lane, f *core.Flush) {
 			want = remove
 		}
 	default: // paused keeps its place, backfilling has its start
-		if !l.row && l.c.Status == core.Paused && l.cp.Plain() && l.cp.Seq == f.Cursor {
+		if l.db == nil && l.c.Status == core.Paused && l.cp.Plain() && l.cp.Seq == f.Cursor {
 			return
 		}
 	}
 	switch {
-	case l.c.Transactional && l.running && l.row: // HandleTx moves it
-	case want == remove && l.row:
+	case l.c.Transactional && l.running && l.db != nil: // HandleTx moves it
+	case want == remove && l.db != nil:
 		l.planned = remove
 		f.Deletes = append(f.Deletes, l.c.ID)
-	case want == upsert && (!l.row || l.cp != l.db || l.writeAhead == aheadAsked):
-		l.planned, l.plannedCP = upsert, l.cp
+	case want == upsert && (l.db == nil || l.cp != *l.db || l.writeAhead == aheadAsked):
+		cp := l.cp
+		l.planned, l.plannedCP = upsert, &cp
 		f.Upserts = append(f.Upserts, l.cp)
 		if l.writeAhead == aheadAsked {
 			l.writeAhead = aheadSent
@@ -202,11 +203,11 @@ func (m *Machine) flushed(r core.FlushResult) {
 func (l *lane) durable() {
 	switch l.planned {
 	case upsert:
-		l.row, l.db = true, l.plannedCP
+		l.db = l.plannedCP
 	case remove:
-		l.row = false
+		l.db = nil
 	}
-	l.planned, l.owing = leave, false
+	l.planned, l.plannedCP, l.owing = leave, nil, false
 	l.beyond -= l.inFlush
 	l.inFlush = 0
 	if l.writeAhead == aheadSent {

@@ -12,11 +12,11 @@ func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
 	l := lane{c: c, mine: c.Status == core.Active}
 	for i := range loaded.Checkpoints {
 		if loaded.Checkpoints[i].Consumer == c.ID {
-			l.row, l.db = true, loaded.Checkpoints[i]
+			l.db = &loaded.Checkpoints[i]
 		}
 	}
-	if l.row {
-		l.cp = l.db
+	if l.db != nil {
+		l.cp = *l.db
 	} else {
 		l.cp = core.Checkpoint{Record: m.claim.Record, Consumer: c.ID, Seq: loaded.Base, State: core.Ready}
 		if c.Status == core.Backfilling {
@@ -32,6 +32,14 @@ func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
 		l.redeliver = c.BatchSize // the failed run may have been of a batch
 	}
 	return l
+}
+
+// fence is where HandleTx expects the lane's row, which it has before it begins.
+func (l *lane) fence() int64 {
+	if l.db == nil {
+		return 0
+	}
+	return l.db.Seq
 }
 
 // hosted reports whether deliveries of this lane may run in this process.

@@ -56,14 +56,14 @@ type Machine struct {
 // lane is one consumer on this record.
 type lane struct {
 	c *core.Consumer
-	// db is the row as the database has it, if row is true.
-	row bool
-	db  core.Checkpoint
+	// db is the row as the database has it, nil where there is none. Like all
+	// that few lanes have it is apart: thousands of records are resident.
+	db *core.Checkpoint
 	// cp is the position and retry state now, ahead of db by what is unflushed.
 	cp core.Checkpoint
 	// planned is what the flush on its way makes of the row.
 	planned   plan
-	plannedCP core.Checkpoint
+	plannedCP *core.Checkpoint
 
 	running bool
 	work    *core.Work // what runs; the lane's own, used again
@@ -84,8 +84,8 @@ type lane struct {
 	clearTo      int64 // events up to it do not concern the consumer, or are done with
 	ran          bool  // ran once under this claim
 	writeAhead   stage
-	aheadOf      core.Checkpoint // what was written ahead of
-	replay       bool            // an operator asked for the head again
+	aheadOf      *core.Checkpoint // what was written ahead of
+	replay       bool             // an operator asked for the head again
 	// mine: it was active under this claim, so that cp is ahead of the database.
 	mine bool
 }

@@ -108,7 +108,7 @@ func (m *Machine) deadLetter(d core.DeadLetter) {
 
 // bookDurable takes what HandleTx has already written.
 func (m *Machine) bookDurable(l *lane, b *core.Booking) {
-	l.row, l.db, l.cp = true, b.Checkpoint, b.Checkpoint
+	l.db, l.cp = &b.Checkpoint, b.Checkpoint
 	l.beyond = 0
 	m.readAgain(b.Dead != nil || b.DeadLetter != nil)
 	m.count(b.Counts)

@@ -43,7 +43,8 @@ func (m *Machine) tryStart(l *lane, at int) {
 		}
 		if l.writeAhead != aheadDone {
 			if l.writeAhead == notAhead {
-				l.writeAhead, l.aheadOf = aheadAsked, l.cp
+				cp := l.cp
+				l.writeAhead, l.aheadOf = aheadAsked, &cp
 				l.cp.State, l.cp.NextAttemptAt = core.Started, time.Time{}
 				l.cp.Attempt++
 				m.urgent = true
@@ -52,7 +53,7 @@ func (m *Machine) tryStart(l *lane, at int) {
 			return
 		}
 		m.turn = at + 1
-	} else if l.c.Transactional && (!l.row || l.owes) {
+	} else if l.c.Transactional && (l.db == nil || l.owes) {
 		m.urgent = true // considerFlush writes the row that HandleTx will move, and what it would move past
 		m.touch()
 		return
@@ -90,7 +91,7 @@ func (m *Machine) start(l *lane) {
 	*l.work = core.Work{
 		Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: events, Attempt: attempt,
 		Redelivered: attempt > 1 || l.cp.State == core.Backoff || events[0].Seq <= l.redeliverTo || l.replay,
-		Checkpoint:  l.cp, Fence: l.db.Seq, Replay: l.replay,
+		Checkpoint:  l.cp, Fence: l.fence(), Replay: l.replay,
 	}
 	l.running, l.inHand, l.heldUntil = true, len(events), time.Time{}
 	l.beyond += l.inHand

@@ -47,7 +47,7 @@ func (m *Machine) unAhead(l *lane) {
 	if l.writeAhead == notAhead {
 		return
 	}
-	l.writeAhead, l.cp = notAhead, l.aheadOf
+	l.writeAhead, l.cp = notAhead, *l.aheadOf
 	m.touch()
 }
 

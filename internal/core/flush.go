@@ -150,6 +150,4 @@ type Outcome struct {
 	Fenced bool
 	// Booked is set where HandleTx has already written the outcome.
 	Booked *Booking
-	// Begun and Ended are when the handler ran.
-	Begun, Ended time.Time
 }

@@ -254,8 +254,7 @@ var errHandler = errors.New("handler failed")
 
 // outcome draws how a handler ends.
 func (r *run) outcome(t *task) core.Outcome {
-	now := r.twin.Now
-	out := core.Outcome{Begun: now, Ended: now}
+	out := core.Outcome{}
 	switch {
 	case t.cancelled, t.h.w.draining && r.oneIn(3), r.cfg.Errors && !r.calm && r.oneIn(60):
 		out.Err, out.Cancelled = errHandler, true
