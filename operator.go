@@ -120,6 +120,9 @@ type Operator interface {
 	Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error)
 	// Why says why a record is where it is, and what to do next.
 	Why(ctx context.Context, key Key) (Why, error)
+	// Behind lists the records on which a consumer is behind their head, each with the
+	// reason, in pages. Records that the start of a new consumer has not reached yet are not among them.
+	Behind(ctx context.Context, consumer string, f BehindFilter) (BehindPage, error)
 	// Verify looks for what must not be, in chunks, beside live traffic.
 	Verify(ctx context.Context, opts VerifyOptions) (Verification, error)
 }

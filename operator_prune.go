@@ -21,7 +21,7 @@ type (
 // Prune implements Operator.
 func (o *operator) Prune(ctx context.Context, reason string, opts PruneOptions) (PruneReport, error) {
 	const op = "prune"
-	if err := o.may(op, reason, false); err != nil {
+	if err := o.mayChangeAll(op, reason, false); err != nil {
 		return PruneReport{}, err
 	}
 	if opts.OlderThan < 0 || opts.KeepFailures < 0 {

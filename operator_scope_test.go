@@ -81,7 +81,7 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 }
 
 // listMethods are those that take a filter or list.
-var listMethods = []string{"DeadLetters", "RetryDeadLetters", "ResolveDeadLetters", "Audit"}
+var listMethods = []string{"DeadLetters", "RetryDeadLetters", "ResolveDeadLetters", "Audit", "Behind"}
 
 // wholeMethods are those that concern all tenants.
 func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Operator) error {
@@ -92,6 +92,7 @@ func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Oper
 		"RetireConsumer":     func(o keyline.Operator) error { return o.RetireConsumer(ctx, "dies", "r") },
 		"RecoverStaleClaims": func(o keyline.Operator) error { _, err := o.RecoverStaleClaims(ctx, "r"); return err },
 		"DrainWorker":        func(o keyline.Operator) error { _, err := o.DrainWorker(ctx, 1, "r"); return err },
+		"Prune":              func(o keyline.Operator) error { _, err := o.Prune(ctx, "r", keyline.PruneOptions{}); return err },
 		"Workers":            func(o keyline.Operator) error { _, err := o.Workers(ctx); return err },
 		"InspectConsumer":    func(o keyline.Operator) error { _, err := o.InspectConsumer(ctx, "dies"); return err },
 		"Verify":             func(o keyline.Operator) error { _, err := o.Verify(ctx, keyline.VerifyOptions{}); return err },
@@ -180,8 +181,17 @@ func TestATenantsOperatorListsAndActsInBulkOnItsOwn(t *testing.T) {
 			t.Errorf("%s: %+v", name, list)
 		}
 	}
+	for name, f := range map[string]keyline.BehindFilter{"no tenant": {}, "its own": {Tenant: ptr("acme")}} {
+		list := must(s.acme.Behind(ctx, "waits", f))(t).Records
+		if len(list) != 1 || list[0].Tenant != "acme" {
+			t.Errorf("behind, %s: %+v", name, list)
+		}
+	}
 	before := s.state(t)
 	for _, tenant := range []string{"other", ""} {
+		if list := must(s.acme.Behind(ctx, "waits", keyline.BehindFilter{Tenant: &tenant}))(t).Records; len(list) != 0 {
+			t.Errorf("behind of %q: %+v", tenant, list)
+		}
 		f := keyline.DeadLetterFilter{Tenant: &tenant}
 		if list := must(s.acme.DeadLetters(ctx, f))(t); len(list) != 0 {
 			t.Errorf("of %q: %+v", tenant, list)

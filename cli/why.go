@@ -10,13 +10,29 @@ import (
 )
 
 func (a *app) whyCommand() *cobra.Command {
-	var tenant string
+	var (
+		tenant, consumer string
+		f                keyline.BehindFilter
+	)
 	cmd := &cobra.Command{
-		Use: "why KEY", Short: "Why a record is stuck, and what to do next", Args: arguments(cobra.ExactArgs(1)),
-		Long: "Says where each consumer stands on a record, for what reason, since when, and in a sentence what to do next.\n" +
-			"docs/operations.md explains each reason.",
-		Example: "  keyline why activity:42\n  keyline why activity:42 --tenant acme --json",
+		Use: "why KEY | why --consumer NAME", Short: "Why a record is stuck, or a consumer behind, and what to do next", Args: arguments(cobra.MaximumNArgs(1)),
+		Long: "Says where each consumer stands on a record, for what reason, since when, and in a sentence what to do next; or, with\n" +
+			"--consumer, on which records one consumer is behind their head, each with the reason. --after goes on with the next\n" +
+			"page: give it the \"next\" of this one. docs/operations.md explains each reason.",
+		Example: "  keyline why activity:42\n  keyline why activity:42 --tenant acme --json\n  keyline why --consumer mailer --limit 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case (len(args) == 1) == (consumer != ""):
+				return usagef(cmd, "give a record's key or --consumer")
+			case len(args) == 1 && (cmd.Flags().Changed("after") || cmd.Flags().Changed("limit")):
+				return usagef(cmd, "--after and --limit go with --consumer")
+			case f.Limit < 1 || f.Limit > mostBehind:
+				return usagef(cmd, "--limit %d: must be 1 to %d", f.Limit, mostBehind)
+			}
+			if consumer != "" {
+				f.Tenant = given(cmd, "tenant", tenant)
+				return a.whyConsumer(cmd, consumer, f)
+			}
 			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
 				w, err := o.Why(ctx, keyline.Key{Tenant: tenant, Record: args[0]})
 				if err != nil {
@@ -29,8 +45,39 @@ func (a *app) whyCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that the record belongs to")
+	fs := cmd.Flags()
+	fs.StringVar(&tenant, "tenant", "", "tenant that the record belongs to; with --consumer: only this tenant's records")
+	fs.StringVar(&consumer, "consumer", "", "list the records that this consumer is behind on")
+	fs.Int64Var(&f.After, "after", 0, "with --consumer: go on behind this page")
+	fs.IntVar(&f.Limit, "limit", 100, "with --consumer: the most rows")
 	return cmd
+}
+
+// mostBehind bounds a page of why: each row costs a look at the record.
+const mostBehind = 1000
+
+func (a *app) whyConsumer(cmd *cobra.Command, consumer string, f keyline.BehindFilter) error {
+	return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
+		page, err := o.Behind(ctx, consumer, f)
+		if err != nil {
+			return err
+		}
+		if a.global.json {
+			return a.printJSON(page)
+		}
+		var rows [][]string
+		for _, r := range page.Records {
+			rows = append(rows, []string{r.Key + ofTenant(r.Tenant), count(r.Position) + "/" + count(r.Head), count(r.NextSeq), string(r.Reason), when(r.Since),
+				number(r.Worker), when(r.NextAttemptAt), number(r.DeadLetter)})
+		}
+		if err := a.section("records behind", []string{"RECORD", "DONE", "NEXT EVENT", "REASON", "SINCE", "WORKER", "NEXT", "DEAD LETTER"}, rows); err != nil {
+			return err
+		}
+		if page.Next != 0 {
+			a.talk("There may be more: --after %d", page.Next)
+		}
+		return nil
+	})
 }
 
 func (a *app) printWhy(w keyline.Why) error {

@@ -70,25 +70,56 @@ const (
 
 // WhyRows reads why a record is where it is; ErrNotFound where there is no such record.
 func (o *Operate) WhyRows(ctx context.Context, key keylinetype.Key) (WhyRows, error) {
-	v := WhyRows{Key: key}
-	err := pgx.BeginTxFunc(ctx, o.s.lease, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, o.s.q("operate_why_record"), key.Tenant, key.Record).Scan(&v.Record, &v.Head, &v.Cursor, &v.Mailbox, &v.DueAt,
-			&v.Worker, &v.WorkerName, &v.WorkerStatus, &v.ClaimedAt, &v.Crashes, &v.Commands, &v.Ordering, &v.Now)
-		if err != nil {
-			return err
-		}
-		rows, err := tx.Query(ctx, o.s.q("operate_why_consumers"), v.Record)
-		if err != nil {
-			return err
-		}
-		v.Consumers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[WhyConsumer])
+	id, err := o.s.FindRecord(ctx, key)
+	if err != nil {
+		return WhyRows{}, err
+	}
+	var list []WhyRows
+	err = o.snapshot(ctx, func(tx pgx.Tx) error {
+		list, err = o.whyRows(ctx, tx, []int64{id}, 0)
 		return err
 	})
 	if err != nil {
-		return v, foundOr(err, "record %q of tenant %q", key.Record, key.Tenant)
+		return WhyRows{}, translate("read why", err)
 	}
-	v.AppenderHolds, err = o.held(ctx, v.Record)
-	return v, err
+	list[0].AppenderHolds, err = o.held(ctx, id)
+	return list[0], err
+}
+
+// snapshot runs f in one that only reads.
+func (o *Operate) snapshot(ctx context.Context, f func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, o.s.lease, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
+}
+
+// whyRows reads records that there are, by id and in their order, with all consumers or
+// with one and what could hold it back.
+func (o *Operate) whyRows(ctx context.Context, tx pgx.Tx, ids []int64, consumer int32) ([]WhyRows, error) {
+	rows, err := tx.Query(ctx, o.s.q("operate_why_records"), ids)
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[int64]int, len(ids))
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v WhyRows, err error) {
+		err = row.Scan(&v.Record, &v.Key.Tenant, &v.Key.Record, &v.Head, &v.Cursor, &v.Mailbox, &v.DueAt,
+			&v.Worker, &v.WorkerName, &v.WorkerStatus, &v.ClaimedAt, &v.Crashes, &v.Commands, &v.Ordering, &v.Now)
+		at[v.Record] = len(at)
+		return v, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if rows, err = tx.Query(ctx, o.s.q("operate_why_consumers"), ids, consumer); err != nil {
+		return nil, err
+	}
+	consumers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		Record int64
+		WhyConsumer
+	}])
+	for _, c := range consumers {
+		v := &list[at[c.Record]]
+		v.Consumers = append(v.Consumers, c.WhyConsumer)
+	}
+	return list, err
 }
 
 func (o *Operate) held(ctx context.Context, record int64) (bool, error) {

@@ -1,6 +1,6 @@
--- Where each consumer stands on a record and what could hold it: the next event that concerns it (looked for in
+-- Where each consumer stands on records and what could hold it; of $2 alone (0: of all), with those that could hold it back: the next event that concerns it (looked for in
 -- the next 1,000), its dead letters, the live workers that run it, and at which of them its breaker is open.
-select c.id, c.name, c.status, c.scope, c.updated_at, coalesce(k.seq, greatest(r.cursor, m.cursor)),
+select r.id, c.id, c.name, c.status, c.scope, c.updated_at, coalesce(k.seq, greatest(r.cursor, m.cursor)),
   coalesce(k.state, 'ready'), coalesce(k.attempt, 0), nullif(k.next_attempt_at, 'infinity'), k.first_failed_at, coalesce(k.error_code, ''),
   coalesce(n.seq, 0), n.created_at, n.id,
   coalesce(d.id, 0), d.failed_at, coalesce(t.id, 0), t.due_at,
@@ -24,5 +24,6 @@ left join {{.schema}}.dead_letters d on d.record_id = r.id and d.consumer_id = c
 left join lateral (
   select t.id, t.due_at from {{.schema}}.dead_letters t
   where t.record_id = r.id and t.consumer_id = c.id and t.status = 'retrying' order by t.due_at, t.id limit 1) t on true
-where r.id = $1 and c.status not in ('retired', 'disabled') and not c.contract_only
-order by c.name
+where r.id = any ($1::bigint[]) and c.status not in ('retired', 'disabled') and not c.contract_only
+  and ($2::integer = 0 or c.id = $2::integer or c.scope = 'all_for_one' or (select g.ordering from {{.schema}}.meta g where g.one) = 'lockstep')
+order by r.id, c.name
