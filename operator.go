@@ -110,6 +110,10 @@ type Operator interface {
 	InspectRecord(ctx context.Context, key Key, events int) (RecordView, error)
 	// InspectEvent reads an event with the state of each delivery, payload-free.
 	InspectEvent(ctx context.Context, event uuid.UUID) (EventView, error)
+	// Records lists records by tenant and key, in pages.
+	Records(ctx context.Context, f RecordFilter) ([]RecordSummary, error)
+	// Events lists a record's events by seq, with the state of each delivery, in pages, payload-free.
+	Events(ctx context.Context, key Key, f EventFilter) ([]RecordEvent, error)
 	// InspectConsumer reads a registered consumer, with who runs it and how it fares.
 	InspectConsumer(ctx context.Context, name string) (ConsumerView, error)
 	// Workers lists the workers that live, and those that were lost within the hour.
@@ -131,6 +135,9 @@ type Operator interface {
 type (
 	// RecordView is a record as it stands.
 	RecordView = store.RecordView
+	// RecordSummary is a record in a list, RecordEvent an event in one.
+	RecordSummary = store.RecordSummary
+	RecordEvent   = store.RecordEvent
 	// EventView is an event as it stands.
 	EventView = store.EventView
 	// ConsumerView is a registered consumer, who runs it and how it fares.

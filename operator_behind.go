@@ -35,9 +35,6 @@ type BehindRecord struct {
 	WhyConsumer
 }
 
-// defaultBehind is how many records a page has where nobody says.
-const defaultBehind = 100
-
 // Behind implements Operator.
 func (o *operator) Behind(ctx context.Context, consumer string, f BehindFilter) (BehindPage, error) {
 	const op = "behind"
@@ -48,7 +45,7 @@ func (o *operator) Behind(ctx context.Context, consumer string, f BehindFilter) 
 	if f.Tenant == nil {
 		f.Tenant = o.cfg.Tenant
 	}
-	orInt(&f.Limit, defaultBehind)
+	orInt(&f.Limit, defaultList)
 	id, list, next, err := o.store.Behind(ctx, consumer, f.Tenant, f.After, f.Limit)
 	if err != nil {
 		return page, operated(op, err)

@@ -71,6 +71,8 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 			func() error { _, err := o.InspectRecord(ctx, key("nobody"), 5); return err }},
 		"Why": {func(tenant string) error { _, err := o.Why(ctx, key(tenant)); return err },
 			func() error { _, err := o.Why(ctx, key("nobody")); return err }},
+		"Events": {func(tenant string) error { _, err := o.Events(ctx, key(tenant), keyline.EventFilter{}); return err },
+			func() error { _, err := o.Events(ctx, key("nobody"), keyline.EventFilter{}); return err }},
 		"RetryDeadLetter": {func(tenant string) error { _, err := o.RetryDeadLetter(ctx, s.ids[tenant], "r"); return err },
 			func() error { _, err := o.RetryDeadLetter(ctx, 99, "r"); return err }},
 		"ResolveDeadLetter": {func(tenant string) error { _, err := o.ResolveDeadLetter(ctx, s.ids[tenant], "r"); return err },
@@ -81,7 +83,7 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 }
 
 // listMethods are those that take a filter or list.
-var listMethods = []string{"DeadLetters", "RetryDeadLetters", "ResolveDeadLetters", "Audit", "Behind"}
+var listMethods = []string{"DeadLetters", "RetryDeadLetters", "ResolveDeadLetters", "Audit", "Behind", "Records"}
 
 // wholeMethods are those that concern all tenants.
 func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Operator) error {
@@ -140,7 +142,7 @@ func TestATenantsOperatorActsOnItsOwnRecords(t *testing.T) {
 	before := s.state(t)
 	methods := s.scopedMethods(ctx)
 	// What ends things comes last.
-	for _, name := range []string{"InspectEvent", "InspectRecord", "Why", "RetryEvent", "RetryConsumer", "RetryDeadLetter", "ResolveDeadLetter", "SkipHead"} {
+	for _, name := range []string{"InspectEvent", "InspectRecord", "Events", "Why", "RetryEvent", "RetryConsumer", "RetryDeadLetter", "ResolveDeadLetter", "SkipHead"} {
 		if name == "RetryDeadLetter" || name == "ResolveDeadLetter" { // it died again meanwhile
 			deadLetters(t, s.db, 3)
 		}
@@ -179,6 +181,18 @@ func TestATenantsOperatorListsAndActsInBulkOnItsOwn(t *testing.T) {
 		list := must(s.acme.DeadLetters(ctx, f))(t)
 		if len(list) != 1 || list[0].Tenant != "acme" {
 			t.Errorf("%s: %+v", name, list)
+		}
+	}
+	for name, f := range map[string]keyline.RecordFilter{"no tenant": {}, "its own": {Tenant: ptr("acme")}, "a prefix": {Prefix: "thing"}} {
+		if list := must(s.acme.Records(ctx, f))(t); len(list) != 1 || list[0].Tenant != "acme" {
+			t.Errorf("records, %s: %+v", name, list)
+		}
+	}
+	for _, f := range []keyline.RecordFilter{{Tenant: ptr("other")}, {Tenant: ptr("")}, {After: &keyline.Key{Tenant: "other"}}} {
+		for _, r := range must(s.acme.Records(ctx, f))(t) {
+			if r.Tenant != "acme" {
+				t.Errorf("records of %+v: %+v", f, r)
+			}
 		}
 	}
 	for name, f := range map[string]keyline.BehindFilter{"no tenant": {}, "its own": {Tenant: ptr("acme")}} {

@@ -53,7 +53,7 @@ func (a *app) printRecord(v store.RecordView) error {
 	if err := a.print("record %s%s: %d events, all done up to %d\n%s\n", printable(v.Record), ofTenant(v.Tenant), v.Head, v.Cursor, printable(work(v.Work))); err != nil {
 		return err
 	}
-	var positions, events [][]string
+	var positions [][]string
 	for _, p := range v.Positions {
 		next := when(p.NextAttemptAt)
 		positions = append(positions, []string{p.Consumer, p.Status, count(p.Seq), p.State, strconv.Itoa(p.Attempt), next, p.ErrorCode})
@@ -61,7 +61,12 @@ func (a *app) printRecord(v store.RecordView) error {
 	if err := a.section("consumers", []string{"CONSUMER", "STATUS", "DONE UP TO", "STATE", "ATTEMPT", "NEXT", "ERROR"}, positions); err != nil {
 		return err
 	}
-	for _, e := range v.Events {
+	return a.printEvents(v.Events)
+}
+
+func (a *app) printEvents(list []keyline.RecordEvent) error {
+	var events [][]string
+	for _, e := range list {
 		var states []string
 		for _, name := range slices.Sorted(maps.Keys(e.Deliveries)) {
 			states = append(states, name+"="+e.Deliveries[name])

@@ -219,17 +219,19 @@ func (s *Store) ReadRecord(ctx context.Context, key keylinetype.Key, events int)
 		if err != nil {
 			return err
 		}
-		if rows, err = tx.Query(ctx, s.q("show_events"), id, v.Head-int64(events)); err != nil {
-			return err
-		}
-		v.Events, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e RecordEvent, err error) {
-			err = row.Scan(&e.Seq, &e.ID, &e.Type, &e.Version, &e.OccurredAt, &e.CreatedAt, &e.State, &e.Deliveries)
-			return e, err
-		})
+		v.Events, err = s.recordEvents(ctx, tx, id, v.Head-int64(events), events)
 		return err
 	})
 	if err != nil && !errors.Is(err, keylinetype.ErrNotFound) {
 		err = translate("read record", err)
 	}
 	return v, err
+}
+
+func (s *Store) recordEvents(ctx context.Context, on queryer, record, above int64, limit int) ([]RecordEvent, error) {
+	rows, err := on.Query(ctx, s.q("show_events"), record, above, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[RecordEvent])
 }
