@@ -125,6 +125,9 @@ func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *c
 }
 
 func (p *processing) end(out *core.Outcome) {
+	if p.span == nil && !p.timed && !p.t.messages.Enabled(p.ctx) {
+		return
+	}
 	name := outcomeName(out)
 	options := p.c.outcomes[name]
 	if p.timed {

@@ -25,8 +25,8 @@ type consumerActor struct {
 // consumerProps are shared by all consumer actors: what they need comes with
 // the ticket. Neither its messages nor its failures keep whoever sends them: a
 // run goes to a goroutine of its own, a failure to the record actor's mailbox.
-func consumerProps(crew *Crew) *actor.Props {
-	return crew.InlineProps(func() actor.Actor { return &consumerActor{} })
+func consumerProps() *actor.Props {
+	return InlineProps(func() actor.Actor { return &consumerActor{} })
 }
 
 func (c *consumerActor) Receive(ctx actor.Context) {

@@ -131,7 +131,7 @@ type Env struct {
 
 // Init prepares what the actors share; call it once, before the first spawn.
 func (e *Env) Init() {
-	e.consumerProps = consumerProps(e.Crew)
+	e.consumerProps = consumerProps()
 }
 
 // errChildEnded is the outcome of a run whose consumer actor ended before it

@@ -10,9 +10,8 @@ import (
 // none but those while suspended, a panic goes to the supervisor) with one lock
 // and without an allocation per message.
 type mailbox struct {
-	// schedule has run called, by another goroutine or this one.
-	schedule func(*mailbox)
-	invoker  actor.MessageInvoker
+	crew    *Crew // nil: whoever sends handles what is there
+	invoker actor.MessageInvoker
 
 	mu        sync.Mutex
 	system    []any
@@ -24,13 +23,27 @@ type mailbox struct {
 // PostUserMessage implements actor.Mailbox.
 func (m *mailbox) PostUserMessage(message any) {
 	m.mu.Lock()
-	m.user.push(message)
 	wake := !m.scheduled && !m.suspended
 	m.scheduled = m.scheduled || wake
+	if wake && m.crew == nil && m.user.n == 0 {
+		m.mu.Unlock()
+		m.runFrom(message) // its turn at once: it need not be queued
+		return
+	}
+	m.user.push(message)
 	m.mu.Unlock()
 	if wake {
-		m.schedule(m)
+		m.schedule()
 	}
+}
+
+// schedule has what is there handled.
+func (m *mailbox) schedule() {
+	if m.crew == nil {
+		m.run()
+		return
+	}
+	m.crew.schedule(m)
 }
 
 // PostSystemMessage implements actor.Mailbox.
@@ -41,7 +54,7 @@ func (m *mailbox) PostSystemMessage(message any) {
 	m.scheduled = true
 	m.mu.Unlock()
 	if wake {
-		m.schedule(m)
+		m.schedule()
 	}
 }
 
@@ -61,10 +74,14 @@ func (m *mailbox) UserMessageCount() int {
 }
 
 // run handles what is there.
-func (m *mailbox) run() {
-	for i := 0; !m.handle(); i++ {
+func (m *mailbox) run() { m.runFrom(nil) }
+
+// runFrom handles a message that is not queued, if there is one, and then what is there.
+func (m *mailbox) runFrom(message any) {
+	for i := 0; !m.handle(message); i++ {
+		message = nil
 		if i == maxTurns {
-			m.schedule(m) // others' turn
+			m.schedule() // others' turn
 			return
 		}
 	}
@@ -72,13 +89,15 @@ func (m *mailbox) run() {
 
 // handle handles messages until none is left, or one panics, or enough have
 // been: then it reports false.
-func (m *mailbox) handle() (empty bool) {
-	var message any
+func (m *mailbox) handle(message any) (empty bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			m.invoker.EscalateFailure(r, message)
 		}
 	}()
+	if message != nil {
+		m.invoker.InvokeUserMessage(message)
+	}
 	for range throughput {
 		var system bool
 		if message, system, empty = m.next(); empty {

@@ -110,7 +110,7 @@ func TestMailboxRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			crew := &Crew{queue: make(chan *mailbox, 10)} // schedules, and nobody runs
 			i := &invoker{}
-			m := &mailbox{schedule: crew.schedule}
+			m := &mailbox{crew: crew}
 			m.RegisterHandlers(i, nil)
 			c.post(m, i)
 			m.run()
@@ -125,7 +125,7 @@ func TestMailboxRules(t *testing.T) {
 func TestMailboxMakesRoomForOthers(t *testing.T) {
 	crew := &Crew{queue: make(chan *mailbox, 10)}
 	i := &invoker{}
-	m := &mailbox{schedule: crew.schedule}
+	m := &mailbox{crew: crew}
 	m.RegisterHandlers(i, nil)
 	for n := range 10 * throughput * (maxTurns + 1) {
 		m.PostUserMessage(n)

@@ -56,8 +56,8 @@ func (a *recordActor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *ended:
 		a.answer((*Ticket)(m))
-	case delivery.Flushed:
-		a.flushDone(m)
+	case *flushedMsg:
+		a.flushDone(&a.seat.result)
 	case *assignMsg:
 		a.assign()
 	case *notStarted:
@@ -198,7 +198,7 @@ func (s *slot) free() {
 	s.ticket.Work, s.ticket.ended = nil, delivery.Ended{}
 }
 
-func (a *recordActor) flushDone(m delivery.Flushed) {
+func (a *recordActor) flushDone(m *delivery.Flushed) {
 	s := a.seat
 	if !s.occupied || !s.flushing || m.Result.Token != s.claim.Token || m.Result.Record != s.claim.Record {
 		return

@@ -24,7 +24,7 @@ func TestASettledSeatIsHandedTheNextRecordWithItsChildren(t *testing.T) {
 		switch m.(type) {
 		case *delivery.Ended:
 			return []delivery.Effect{delivery.Flush{Flush: &core.Flush{Record: 1, Token: 10, Then: core.Settle}}}
-		case delivery.Flushed:
+		case *delivery.Flushed:
 			return []delivery.Effect{delivery.Stop{Why: delivery.StopSettled}}
 		}
 		return nil
@@ -49,7 +49,7 @@ func TestADueHandBackIsReported(t *testing.T) {
 	h := newHarness(t, instant)
 	at := h.env.Clock.Now().Add(time.Hour)
 	h.on(func(m delivery.Message) []delivery.Effect {
-		if _, ok := m.(delivery.Flushed); ok {
+		if _, ok := m.(*delivery.Flushed); ok {
 			return []delivery.Effect{delivery.Stop{Why: delivery.StopHandedBack}}
 		}
 		return nil

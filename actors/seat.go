@@ -24,9 +24,10 @@ type Seat struct {
 	gone        atomic.Bool  // the actor has stopped, or is about to
 	failures    atomic.Int32 // of the actor itself, under this claim
 
-	// assigned is what Assign hands over; the message that follows it orders
-	// the access.
+	// assigned is what Assign hands over, result what the committer says of the
+	// one flush that it may have; the message that follows orders the access.
 	assigned assignment
+	result   delivery.Flushed
 
 	// What the incarnations of the actor pass on to each other; only they touch it.
 
@@ -48,7 +49,10 @@ type assignment struct {
 // and then calls Bind.
 func NewSeat(env *Env, host Host) *Seat {
 	s := &Seat{env: env, host: host}
-	s.flushed = func(r core.FlushResult) { s.send(delivery.Flushed{Result: r}) }
+	s.flushed = func(r core.FlushResult) {
+		s.result.Result = r
+		s.send((*flushedMsg)(nil))
+	}
 	return s
 }
 
@@ -73,9 +77,10 @@ func (s *Seat) Incarnations() int { return int(s.incarnation.Load()) }
 // Abandon says that the actor is gone: nothing is sent to it any more.
 func (s *Seat) Abandon() { s.gone.Store(true) }
 
-// The messages to a record actor, beside the tickets and delivery.Flushed.
+// The messages to a record actor, beside the tickets.
 type (
 	assignMsg  struct{}
+	flushedMsg struct{}
 	tickMsg    struct{}
 	drainMsg   struct{}
 	movedMsg   struct{} // the registry moved

@@ -158,7 +158,7 @@ func (m *relay) Step(_ time.Time, msg delivery.Message) []delivery.Effect {
 		if m.running--; m.running == 0 {
 			m.effects = append(m.effects, delivery.Flush{Flush: &core.Flush{Record: m.claim.Record, Token: m.claim.Token, Then: core.Settle}})
 		}
-	case delivery.Flushed:
+	case *delivery.Flushed:
 		m.effects = append(m.effects, delivery.Stop{Why: delivery.StopSettled})
 	}
 	return m.effects

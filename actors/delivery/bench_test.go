@@ -27,7 +27,7 @@ func BenchmarkRecord(b *testing.B) {
 				for i := range works {
 					m.Step(begin, &Ended{works[i], core.Outcome{}})
 				}
-				m.Step(begin, Flushed{core.FlushResult{Status: core.FlushGone}})
+				m.Step(begin, &Flushed{core.FlushResult{Status: core.FlushGone}})
 			}
 		})
 	}

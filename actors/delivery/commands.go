@@ -120,7 +120,7 @@ func (m *Machine) giveUp(l *lane, c *core.Command) {
 		Code: "operator", Reason: Sanitize(c.Reason), At: m.now})
 	m.deadUpdate(m.closed(core.DeadRetry{Record: m.claim.Record, Consumer: l.c.ID, Seq: seq,
 		Attempt: l.cp.Attempt, Granted: l.cp.Granted}, core.DeadResolved, c))
-	m.count(core.Counts{Consumer: l.c.ID, Skipped: 1})
+	m.count(&core.Counts{Consumer: l.c.ID, Skipped: 1})
 	l.past(seq)
 }
 

@@ -229,8 +229,8 @@ func (m *Machine) takeBack(f *core.Flush) {
 	for _, u := range later.DeadUpdates {
 		m.deadUpdate(u)
 	}
-	for _, c := range later.Counts {
-		m.count(c)
+	for i := range later.Counts {
+		m.count(&later.Counts[i])
 	}
 	for i := range m.lanes {
 		l := &m.lanes[i]

@@ -64,7 +64,7 @@ func TestWriteAheadAskedForWhileSuspicionEndsIsTakenBack(t *testing.T) {
 		t.Fatalf("suspicion goes on: %+v", f)
 	}
 	s.step(EventsLoaded{events(2, 2)}) // it asks to be written ahead
-	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
 	if w := s.start(1); w.Attempt != 1 {
 		t.Fatalf("attempt: %+v", w)
 	}
@@ -75,7 +75,7 @@ func TestWrittenAheadRowThatIsThereAlreadyIsNoDeadEnd(t *testing.T) {
 	reg := registry(consumer(1))
 	s := start(t, reg, loaded(1, 0, suspect))
 	f := s.flush(core.Keep)
-	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
 	only[Reload](s)
 	s.step(Reloaded{Registry: core.NewRegistry(2, reg.Ordering, reg.Consumers, nil), Loaded: loaded(1, 0, suspect, func(l *core.Loaded) {
 		l.Checkpoints = append(l.Checkpoints, *row(f, 1))
@@ -156,7 +156,7 @@ func TestWriteAheadThatIsHeldIsTakenBack(t *testing.T) {
 	}
 	// By the time that it is durable, the parked sibling is resumed.
 	s.step(RegistryMoved{})
-	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
 	only[Reload](s)
 	resumed := core.NewRegistry(2, reg.Ordering, []*core.Consumer{consumer(1), consumer(2, func(c *core.Consumer) { c.Scope = keylinetype.AllForOne })}, nil)
 	s.step(Reloaded{Registry: resumed, Loaded: loaded(2, 0, suspect, func(l *core.Loaded) {
@@ -182,7 +182,7 @@ func TestRetryOfADeadLetterIsDurableBeforeHandleTxMovesIt(t *testing.T) {
 	if f := s.inflight(); len(f.DeadUpdates) != 1 || f.DeadUpdates[0].Status != core.DeadWaiting {
 		t.Fatalf("the retry is not written: %+v", f)
 	}
-	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept}})
 	if w := s.start(1); w.Dead == nil || w.Attempt != 3 {
 		t.Fatalf("retry: %+v", w)
 	}
@@ -242,7 +242,7 @@ func TestNothingOfALaneThatWasSweptAwayIsKept(t *testing.T) {
 	if f := s.flush(core.Keep); row(f, 1) == nil {
 		t.Fatalf("not written ahead: %+v", f)
 	}
-	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
 	s.step(Reloaded{Registry: core.NewRegistry(3, reg.Ordering, reg.Consumers, nil), Loaded: loaded(2, 1, suspect)})
 	f := s.flush(core.Keep)
 	for _, c := range f.Upserts {
@@ -318,7 +318,7 @@ func TestPausedTransactionalRowIsNotWrittenWhileItsHandlerRuns(t *testing.T) {
 	s := start(t, registry(tx(core.Active), consumer(2)), loaded(2, 0, rows))
 	s.start(1)
 	s.end(s.start(2), nil)
-	s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
 	s.step(Reloaded{Registry: core.NewRegistry(2, keylinetype.Independent, []*core.Consumer{tx(core.Paused), consumer(2)}, nil),
 		Loaded: loaded(2, 0, func(l *core.Loaded) {
 			l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Ready}}

@@ -136,13 +136,13 @@ func (s *script) end(w core.Work, err error) *script {
 func (s *script) kept() *script {
 	s.t.Helper()
 	f := only[Flush](s).Flush
-	return s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept, Head: f.Head}})
+	return s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept, Head: f.Head}})
 }
 
 func (s *script) gone() *script {
 	s.t.Helper()
 	only[Flush](s)
-	return s.step(Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushGone}})
+	return s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushGone}})
 }
 
 func (s *script) flush(then core.Disposition) core.Flush {

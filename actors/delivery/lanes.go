@@ -7,9 +7,13 @@ import (
 	"github.com/keylinehq/keyline/keylinetype"
 )
 
-// newLane makes the lane of a consumer from what the database has.
-func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
-	l := lane{c: c, mine: c.Status == core.Active}
+// set makes l the lane of a consumer from what the database has.
+func (m *Machine) set(l *lane, c *core.Consumer, loaded *core.Loaded) {
+	work := l.work
+	if work == nil {
+		work = &core.Work{}
+	}
+	*l = lane{c: c, work: work, mine: c.Status == core.Active}
 	for i := range loaded.Checkpoints {
 		if loaded.Checkpoints[i].Consumer == c.ID {
 			l.db = &loaded.Checkpoints[i]
@@ -31,7 +35,6 @@ func (m *Machine) newLane(c *core.Consumer, loaded *core.Loaded) lane {
 	case l.cp.State != core.Ready && l.cp.ErrorCode != core.CodeUnsupportedVersion:
 		l.redeliver = c.BatchSize // the failed run may have been of a batch
 	}
-	return l
 }
 
 // fence is where HandleTx expects the lane's row, which it has before it begins.
@@ -158,14 +161,15 @@ func (m *Machine) unsupported(l *lane, e *core.Event) bool {
 		return false
 	case keylinetype.DeadLetterUnsupported:
 		w := core.Work{Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: []core.Event{*e}, Attempt: l.cp.Attempt, Checkpoint: l.cp}
-		m.book(l, unsupportedBooking(m.now, &w))
+		b := unsupportedBooking(m.now, &w)
+		m.book(l, &b)
 		m.holdSiblings(l)
 		return l.cp.State != core.Parked
 	default:
 		l.owes = true
 		m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: e.Seq, Consumer: l.c.ID,
 			Code: core.CodeUnsupportedVersion, At: m.now})
-		m.count(core.Counts{Consumer: l.c.ID, Skipped: 1, LastEventAt: e.CreatedAt})
+		m.count(&core.Counts{Consumer: l.c.ID, Skipped: 1, LastEventAt: e.CreatedAt})
 		l.past(e.Seq)
 		m.touch()
 		return true
@@ -214,7 +218,7 @@ func (m *Machine) terminalTo(k *lane, limit int64) int64 {
 // holdsUnknown reports whether, under lockstep, a lane holds others by events
 // that are not loaded, and from where they are to be.
 func (m *Machine) holdsUnknown(k *lane) (from int64, unknown bool) {
-	if m.reg.Ordering != keylinetype.Lockstep || k.running || k.c.ContractOnly || (k.c.Status != core.Active && k.c.Status != core.Paused) {
+	if k.running || k.c.ContractOnly || (k.c.Status != core.Active && k.c.Status != core.Paused) {
 		return 0, false
 	}
 	limit := int64(0)

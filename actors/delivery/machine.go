@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
@@ -129,10 +130,9 @@ func (m *Machine) Reset(reg *core.Registry, loaded core.Loaded, opts Options) []
 	m.events.reset()
 	m.events.load(&loaded, opts.LoadLimit)
 	m.head = max(m.head, m.events.last())
+	m.lanes = slices.Grow(m.lanes, len(reg.Consumers))[:len(reg.Consumers)]
 	for i, c := range reg.Consumers {
-		work := m.oldWork(i)
-		m.lanes = append(m.lanes, m.newLane(c, &loaded))
-		m.lanes[i].work = work
+		m.set(&m.lanes[i], c, &loaded)
 	}
 	for _, d := range loaded.Retries {
 		m.addRetry(d)
@@ -140,14 +140,6 @@ func (m *Machine) Reset(reg *core.Registry, loaded core.Loaded, opts Options) []
 	m.afterLoad()
 	m.advance()
 	return m.effects
-}
-
-// oldWork is the memory of the works of the lane that was here before Reset.
-func (m *Machine) oldWork(i int) *core.Work {
-	if old := m.lanes[:cap(m.lanes)]; i < len(old) && old[i].work != nil {
-		return old[i].work
-	}
-	return &core.Work{}
 }
 
 // empty makes f, which nobody has any more, ready to gather again.
@@ -186,7 +178,7 @@ func (m *Machine) Step(now time.Time, msg Message) []Effect {
 		m.ended(msg.Work, &msg.Outcome)
 	case NotStarted:
 		m.notStarted(msg.Work, msg.Until)
-	case Flushed:
+	case *Flushed:
 		m.flushed(msg.Result)
 	case EventsLoaded:
 		m.loading = false

@@ -152,7 +152,7 @@ func TestSettleTriesAgainWhileAnAppenderHoldsTheRecordThenReleases(t *testing.T)
 			}
 			return
 		}
-		s.step(Flushed{core.FlushResult{Status: core.FlushKept, Busy: true}})
+		s.step(&Flushed{core.FlushResult{Status: core.FlushKept, Busy: true}})
 		if len(find[Flush](s)) == 1 {
 			continue // it has waited long enough
 		}
@@ -165,7 +165,7 @@ func TestSettleTriesAgainWhileAnAppenderHoldsTheRecordThenReleases(t *testing.T)
 func TestHeadThatMovedIsLoadedInsteadOfSettled(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(1, 0))
 	s.end(s.start(1), nil).flush(core.Settle)
-	s.step(Flushed{core.FlushResult{Status: core.FlushKept, Head: 2}})
+	s.step(&Flushed{core.FlushResult{Status: core.FlushKept, Head: 2}})
 	r := only[LoadEvents](s).Ranges
 	if len(r) != 1 || r[0].From != 1 {
 		t.Fatalf("ranges: %+v", r)
@@ -228,7 +228,7 @@ func TestEventThatEndsTheProcessBecomesADeadLetter(t *testing.T) {
 func TestEpochThatMovedReloadsAndKeepsWhatIsKnown(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(1, 0))
 	s.end(s.start(1), nil).flush(core.Settle)
-	s.step(Flushed{core.FlushResult{Status: core.FlushEpoch}})
+	s.step(&Flushed{core.FlushResult{Status: core.FlushEpoch}})
 	only[Reload](s)
 	reg := core.NewRegistry(2, keylinetype.Independent, []*core.Consumer{consumer(1), consumer(2)}, nil)
 	s.step(Reloaded{reg, loaded(1, 0)})

@@ -51,7 +51,7 @@ func (m *Machine) ended(w *core.Work, out *core.Outcome) {
 	if len(w.Events) > 1 && b.Failure != nil {
 		l.singleUntil = w.Events[len(w.Events)-1].Seq
 	}
-	m.book(l, b)
+	m.book(l, &b)
 	m.holdSiblings(l)
 }
 
@@ -63,7 +63,7 @@ func (m *Machine) holdSiblings(l *lane) {
 }
 
 // book takes a booking into what the next flush carries.
-func (m *Machine) book(l *lane, b core.Booking) {
+func (m *Machine) book(l *lane, b *core.Booking) {
 	l.cp = b.Checkpoint
 	l.owes = l.owes || b.DeadLetter != nil || b.Skip != nil
 	if b.DeadLetter != nil {
@@ -79,7 +79,7 @@ func (m *Machine) book(l *lane, b core.Booking) {
 	if b.Skip != nil {
 		m.acc.Skips = append(m.acc.Skips, *b.Skip)
 	}
-	m.count(b.Counts)
+	m.count(&b.Counts)
 	m.touch()
 }
 
@@ -111,7 +111,7 @@ func (m *Machine) bookDurable(l *lane, b *core.Booking) {
 	l.db, l.cp = &b.Checkpoint, b.Checkpoint
 	l.beyond = 0
 	m.readAgain(b.Dead != nil || b.DeadLetter != nil)
-	m.count(b.Counts)
+	m.count(&b.Counts)
 	m.touch() // the cursor follows
 }
 
@@ -123,8 +123,8 @@ func (m *Machine) touch() {
 }
 
 // count adds to the counts that the next flush carries, one row per consumer.
-func (m *Machine) count(c core.Counts) {
-	if c == (core.Counts{Consumer: c.Consumer}) {
+func (m *Machine) count(c *core.Counts) {
+	if *c == (core.Counts{Consumer: c.Consumer}) {
 		return
 	}
 	for i := range m.acc.Counts {
@@ -143,7 +143,7 @@ func (m *Machine) count(c core.Counts) {
 		a.LastFailureAt = later(a.LastFailureAt, c.LastFailureAt)
 		return
 	}
-	m.acc.Counts = append(m.acc.Counts, c)
+	m.acc.Counts = append(m.acc.Counts, *c)
 }
 
 func later(a, b time.Time) time.Time {

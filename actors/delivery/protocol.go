@@ -23,7 +23,7 @@ type (
 		Work  *core.Work
 		Until time.Time
 	}
-	// Flushed answers a Flush effect.
+	// Flushed answers a Flush effect. It is told by pointer, and not kept.
 	Flushed struct{ Result core.FlushResult }
 	// EventsLoaded answers a LoadEvents effect.
 	EventsLoaded struct{ Events []core.Event }
@@ -52,7 +52,7 @@ type (
 
 func (*Ended) message()        {}
 func (NotStarted) message()    {}
-func (Flushed) message()       {}
+func (*Flushed) message()      {}
 func (EventsLoaded) message()  {}
 func (Reloaded) message()      {}
 func (News) message()          {}

@@ -15,18 +15,14 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 	m.events.insert(loaded.Events)
 	m.events.load(loaded, m.opts.LoadLimit)
 	m.head = max(m.head, loaded.Head, m.events.last())
-	lanes := make([]lane, 0, len(reg.Consumers))
-	for _, c := range reg.Consumers {
-		l := m.newLane(c, loaded)
-		for i := range old {
-			if old[i].c.ID == c.ID {
-				l.inherit(&old[i])
+	lanes := make([]lane, len(reg.Consumers))
+	for i, c := range reg.Consumers {
+		m.set(&lanes[i], c, loaded)
+		for k := range old {
+			if old[k].c.ID == c.ID {
+				lanes[i].inherit(&old[k])
 			}
 		}
-		if l.work == nil {
-			l.work = &core.Work{}
-		}
-		lanes = append(lanes, l)
 	}
 	moved := m.reg.Epoch != reg.Epoch
 	m.reg, m.lanes = reg, lanes

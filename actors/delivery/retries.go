@@ -182,7 +182,7 @@ func (m *Machine) retryEnded(w *core.Work, out *core.Outcome) {
 		}
 		m.urgent = true
 	}
-	m.count(b.Counts)
+	m.count(&b.Counts)
 	m.touch()
 	if b.Dead.Status == core.DeadWaiting {
 		r.DeadRetry = b.Dead.DeadRetry

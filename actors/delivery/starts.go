@@ -153,9 +153,11 @@ func (m *Machine) requestEvents() {
 			ask(l.cp.Seq, m.opts.LoadLimit)
 		}
 	}
-	for i := range m.lanes {
-		if from, unknown := m.holdsUnknown(&m.lanes[i]); unknown {
-			ask(from, m.opts.LoadLimit)
+	if m.reg.Ordering == keylinetype.Lockstep {
+		for i := range m.lanes {
+			if from, unknown := m.holdsUnknown(&m.lanes[i]); unknown {
+				ask(from, m.opts.LoadLimit)
+			}
 		}
 	}
 	for i := range m.retries {

@@ -24,7 +24,7 @@ func (m *Machine) crashed(l *lane) {
 	failure := core.Failure{Record: m.claim.Record, Seq: e.Seq, Consumer: l.c.ID, Attempt: l.cp.Attempt, At: m.now, Code: core.CodeCrash,
 		Message: "the process ended while the handler ran"}
 	m.acc.Failures = append(m.acc.Failures, failure)
-	m.count(core.Counts{Consumer: l.c.ID, Failed: 1, LastEventAt: e.CreatedAt, LastFailureAt: m.now})
+	m.count(&core.Counts{Consumer: l.c.ID, Failed: 1, LastEventAt: e.CreatedAt, LastFailureAt: m.now})
 	if l.cp.Crashes < m.opts.CrashBudget {
 		return
 	}
@@ -32,7 +32,7 @@ func (m *Machine) crashed(l *lane) {
 	m.deadLetter(core.DeadLetter{Record: m.claim.Record, Seq: e.Seq, Consumer: l.c.ID, Attempt: l.cp.Attempt,
 		EventID: e.ID, Reason: core.DeadCrashes, Code: core.CodeCrash, Message: failure.Message,
 		FirstFailedAt: l.cp.FirstFailedAt, FailedAt: m.now})
-	m.count(core.Counts{Consumer: l.c.ID, Dead: 1})
+	m.count(&core.Counts{Consumer: l.c.ID, Dead: 1})
 	l.ran = true
 	if l.c.OnDead == keylinetype.Park {
 		l.cp.State = core.Parked

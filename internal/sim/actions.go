@@ -47,7 +47,7 @@ func (r *run) holdingActions(a *actions, h *holding) {
 			res := *h.answer
 			h.answer = nil
 			h.suspect = h.suspect && !(h.clear && res.Status == core.FlushKept)
-			r.tell(h, delivery.Flushed{Result: res})
+			r.tell(h, &delivery.Flushed{Result: res})
 		})
 	}
 	if h.loading != nil {
