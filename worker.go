@@ -27,7 +27,7 @@ type Worker struct {
 
 	mu      sync.Mutex
 	started bool
-	parts   *parts // nil before Start and where Disabled
+	parts   *parts // nil before Start and where Disabled; written before ready is closed
 
 	stopOnce sync.Once
 	status   Status

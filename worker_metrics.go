@@ -16,9 +16,7 @@ type Health = supervisor.Health
 
 // Health is the worker's present state; state "starting" before Start.
 func (w *Worker) Health() Health {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.parts == nil {
+	if !w.running() {
 		return Health{State: "starting"}
 	}
 	return w.parts.supervisor.Health()

@@ -25,7 +25,8 @@ func (a *app) workerCommand() *cobra.Command {
 			"(keyline drain).\n\n" +
 			"Every flag is also an environment variable (--poll-interval: KEYLINE_POLL_INTERVAL) and a setting of the file that\n" +
 			"--config names. A flag wins over the environment, the environment over the file.\n\n" +
-			"Traces and metrics go where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+			"--http serves /livez, /readyz (which says what is missing) and /metrics; traces and metrics also go where\n" +
+			"OTEL_EXPORTER_OTLP_ENDPOINT says. Profiles are served by --debug-http alone.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			pool, err := a.poolConfig(cmd)
 			if err != nil {
@@ -75,7 +76,7 @@ func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config,
 	if err != nil {
 		return err
 	}
-	tel, err := telemetry.Setup(cmd.Context(), telemetry.Options{MetricsAddress: s.metricsAddress, Version: version(), Logger: log})
+	tel, err := telemetry.Setup(cmd.Context(), telemetry.Options{Prometheus: s.http != "", Version: version(), Logger: log})
 	if err != nil {
 		return fmt.Errorf("set up telemetry: %w", err)
 	}
@@ -88,10 +89,20 @@ func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config,
 	}()
 	cfg := s.config(a.global.schema)
 	cfg.Logger, cfg.TracerProvider, cfg.MeterProvider = log, tel.TracerProvider, tel.MeterProvider
-	if s.once {
-		return a.drainOnce(cmd.Context(), pool, cfg, s.within, consumers)
+	w, closePool, err := newWorker(cmd.Context(), pool, cfg, consumers)
+	if err != nil {
+		return err
 	}
-	return a.work(cmd.Context(), pool, cfg, consumers)
+	defer closePool()
+	served, err := serveHTTP(cmd.Context(), s, w, tel.Metrics, log)
+	if err != nil {
+		return err
+	}
+	defer served.stop()
+	if s.once {
+		return drainOnce(cmd.Context(), w, cfg, s.within)
+	}
+	return a.work(cmd.Context(), w, cfg, consumers)
 }
 
 // flushGrace is how long the last traces and metrics may take to be sent.
@@ -99,12 +110,7 @@ const flushGrace = 5 * time.Second
 
 // work runs a worker until stop ends, or an operator drains it. The signal that ends stop is not the end
 // of the work: it is handed back first.
-func (a *app) work(stop context.Context, pool *pgxpool.Config, cfg keyline.Config, consumers []keyline.Consumer) error {
-	w, closePool, err := newWorker(stop, pool, cfg, consumers)
-	if err != nil {
-		return err
-	}
-	defer closePool()
+func (a *app) work(stop context.Context, w *keyline.Worker, cfg keyline.Config, consumers []keyline.Consumer) error {
 	if err := w.Start(stop); err != nil {
 		return err
 	}
@@ -125,12 +131,7 @@ func (a *app) work(stop context.Context, pool *pgxpool.Config, cfg keyline.Confi
 }
 
 // drainOnce delivers what is due, and ends.
-func (a *app) drainOnce(stop context.Context, pool *pgxpool.Config, cfg keyline.Config, within time.Duration, consumers []keyline.Consumer) error {
-	w, closePool, err := newWorker(stop, pool, cfg, consumers)
-	if err != nil {
-		return err
-	}
-	defer closePool()
+func drainOnce(stop context.Context, w *keyline.Worker, cfg keyline.Config, within time.Duration) error {
 	r, err := w.Drain(stop, keyline.DrainOptions{Within: within})
 	report(context.WithoutCancel(stop), cfg.Logger, r.Status)
 	return err

@@ -27,8 +27,9 @@ type workerSettings struct {
 	crashBudget            int
 	ordering               string
 
-	only           []string
-	metricsAddress string
+	only      []string
+	http      string
+	debugHTTP string
 
 	// What one call is about, and no setting.
 	once   bool
@@ -57,7 +58,8 @@ func (s *workerSettings) flags(f *pflag.FlagSet) {
 	f.IntVar(&s.crashBudget, "crash-budget", keyline.DefaultCrashBudget, "runs of one delivery that may end with the process")
 	f.StringVar(&s.ordering, "ordering", "", "independent or lockstep, for the installation (default: as the database has it)")
 	f.StringSliceVar(&s.only, "only", nil, "names of the consumers to run here (default: all that this program has)")
-	f.StringVar(&s.metricsAddress, "metrics-address", "", "where to serve Prometheus metrics, for example :9464; without a host: on loopback")
+	f.StringVar(&s.http, "http", "", "where to serve /livez, /readyz and /metrics, for example :9464; without a host: on loopback (default: nowhere)")
+	f.StringVar(&s.debugHTTP, "debug-http", "", "where to serve profiles at /debug/pprof/, apart from --http; without a host: on loopback (default: nowhere)")
 }
 
 // config is the settings as the library takes them; logger and telemetry are

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -35,9 +34,8 @@ import (
 // OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf, the default, or grpc), and
 // OTEL_SDK_DISABLED.
 type Options struct {
-	// MetricsAddress is where Prometheus may fetch metrics; empty: nowhere. An
-	// address without a host is on loopback.
-	MetricsAddress string
+	// Prometheus makes a handler from which Prometheus may fetch metrics.
+	Prometheus bool
 	// Version is the program's.
 	Version string
 	Logger  *slog.Logger
@@ -48,8 +46,8 @@ type Options struct {
 type Telemetry struct {
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// MetricsURL is where Prometheus finds the metrics; empty: nowhere.
-	MetricsURL string
+	// Metrics lets Prometheus fetch metrics; nil where that was not asked for.
+	Metrics http.Handler
 
 	shutdown []func(context.Context) error // in the order of their making
 }
@@ -57,7 +55,7 @@ type Telemetry struct {
 // Setup makes what the options and the environment ask for.
 func Setup(ctx context.Context, o Options) (*Telemetry, error) {
 	t := &Telemetry{TracerProvider: nooptrace.NewTracerProvider(), MeterProvider: noopmetric.NewMeterProvider()}
-	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") && o.MetricsAddress == "" {
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") && !o.Prometheus {
 		return t, nil
 	}
 	if o.Logger != nil {
@@ -151,11 +149,14 @@ func (t *Telemetry) metrics(ctx context.Context, res *resource.Resource, o Optio
 		}
 		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
 	}
-	if o.MetricsAddress != "" {
-		reader, err := t.serve(ctx, o)
+	if o.Prometheus {
+		registry := prometheus.NewRegistry()
+		reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
 		if err != nil {
-			return err
+			return fmt.Errorf("serve metrics: %w", err)
 		}
+		// A collection asks the database what waits: a few at a time are enough.
+		t.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: collectTimeout})
 		options = append(options, sdkmetric.WithReader(reader))
 	}
 	if len(options) == 1 {
@@ -167,49 +168,8 @@ func (t *Telemetry) metrics(ctx context.Context, res *resource.Resource, o Optio
 	return nil
 }
 
-// serve lets Prometheus fetch metrics, at /metrics.
-func (t *Telemetry) serve(ctx context.Context, o Options) (sdkmetric.Reader, error) {
-	host, port, err := net.SplitHostPort(o.MetricsAddress)
-	if err != nil {
-		return nil, fmt.Errorf("metrics address: %w", err)
-	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	registry := prometheus.NewRegistry()
-	reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics: %w", err)
-	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, port))
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics: %w", err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) && o.Logger != nil {
-			o.Logger.Error("metrics are not served any more", "error", err)
-		}
-	}()
-	t.MetricsURL = "http://" + listener.Addr().String() + "/metrics"
-	if o.Logger != nil {
-		o.Logger.Info("serving metrics", "url", t.MetricsURL)
-	}
-	t.shutdown = append(t.shutdown, func(ctx context.Context) error {
-		err := server.Shutdown(ctx)
-		if err != nil {
-			err = errors.Join(err, server.Close())
-		}
-		<-done
-		return err
-	})
-	return reader, nil
-}
+// collectTimeout bounds the answer to a scrape.
+const collectTimeout = 10 * time.Second
 
 // Shutdown sends what has gathered and ends the exporters.
 func (t *Telemetry) Shutdown(ctx context.Context) error {

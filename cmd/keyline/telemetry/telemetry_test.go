@@ -141,36 +141,18 @@ func TestUnknownProtocolIsRefused(t *testing.T) {
 	}
 }
 
-func TestPrometheusFetchesFromLoopback(t *testing.T) {
+func TestPrometheusFetchesMetrics(t *testing.T) {
 	quiet(t)
-	tel := setup(t, Options{MetricsAddress: ":0"})
-	if !strings.HasPrefix(tel.MetricsURL, "http://127.0.0.1:") {
-		t.Fatalf("served at %s", tel.MetricsURL)
+	if tel := setup(t, Options{}); tel.Metrics != nil {
+		t.Error("there is a handler that nobody asked for")
 	}
+	tel := setup(t, Options{Prometheus: true})
 	produce(t, tel)
-	resp, err := http.Get(tel.MetricsURL)
-	if err != nil {
-		t.Fatal(err)
+	answer := httptest.NewRecorder()
+	tel.Metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if body := answer.Body.String(); answer.Code != http.StatusOK || !strings.Contains(body, "counted_things_total") {
+		t.Errorf("%d: no counter in\n%s", answer.Code, body)
 	}
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if !strings.Contains(string(body), "counted_things_total") {
-		t.Errorf("no counter in\n%s", body)
-	}
-	http.DefaultClient.CloseIdleConnections()
 	shutdown(t, tel)
-	if _, err := http.Get(tel.MetricsURL); err == nil {
-		t.Error("still served after shutdown")
-	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
-}
-
-func TestMetricsAddressIsChecked(t *testing.T) {
-	quiet(t)
-	if _, err := Setup(t.Context(), Options{MetricsAddress: "nonsense"}); err == nil {
-		t.Error("accepted")
-	}
 }

@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// get NAME LISTENER METHOD PATH CODE asks what a program serves, wherever its log says that it
+// does, wants this status, and leaves the answer in the file "answer".
+func (b *background) get(ts *testscript.TestScript, _ bool, args []string) {
+	name, listener, method, path, want := args[0], args[1], args[2], args[3], args[4]
+	b.awaitText(ts, false, []string{name, `"serving ` + listener + `"`})
+	var url string
+	for line := range strings.Lines(ts.ReadFile(name + ".err")) {
+		var entry struct{ Msg, URL string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving "+listener {
+			url = entry.URL
+		}
+	}
+	request, err := http.NewRequest(method, url+path, nil)
+	ts.Check(err)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	ts.Check(err)
+	body, err := io.ReadAll(response.Body)
+	ts.Check(err)
+	ts.Check(response.Body.Close())
+	ts.Check(os.WriteFile(ts.MkAbs("answer"), body, 0o600))
+	if got := strconv.Itoa(response.StatusCode); got != want {
+		ts.Fatalf("%s %s: %s, want %s: %s", method, path, got, want, body)
+	}
+	if url != "" && !strings.HasPrefix(url, "http://127.0.0.1:") {
+		ts.Fatalf("served at %s", url)
+	}
+}
