@@ -45,7 +45,7 @@ type OperatorConfig struct {
 	// Role is what they may do; "" means RoleViewer.
 	Role Role
 	// Tenant is the one tenant whose records they see and change; nil: all. What
-	// belongs to other tenants is not found. What concerns all tenants (consumers, workers, recovery,
+	// belongs to other tenants is not found. What concerns all tenants (consumers, workers, recovery, retention,
 	// verification) is refused with CodePermissionDenied; of the audit there is what was done to the tenant's records.
 	Tenant *string
 }

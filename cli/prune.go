@@ -66,14 +66,15 @@ func (a *app) pruneCommand() *cobra.Command {
 					what: fmt.Sprintf("delete settled events older than %s", older.String()), confirm: "prune", print: a.printPrune,
 					act: func(ctx context.Context) (any, error) {
 						opts.DryRun = false
-						return o.Prune(ctx, f.reason, opts)
+						r, err := o.Prune(ctx, f.reason, opts)
+						return pruneOutcome{r}, err
 					},
 				}
 				if f.yes && !f.dryRun {
 					return p, nil // nobody reads what would be
 				}
 				report, err := o.Prune(ctx, f.reason, opts)
-				p.preview = report
+				p.preview = pruneOutcome{report}
 				p.what = fmt.Sprintf("delete %d settled events of %d records from before %s, %d failed attempts and %d ended workers",
 					report.Events, report.Records, when(&report.Before), report.Failures, report.Workers)
 				return p, err
@@ -86,8 +87,13 @@ func (a *app) pruneCommand() *cobra.Command {
 	return cmd
 }
 
+// pruneOutcome is the output of a prune, also of one that was stopped on its way.
+type pruneOutcome struct{ keyline.PruneReport }
+
+func (o pruneOutcome) begun() bool { return o.Events+o.Failures+o.Workers > 0 }
+
 func (a *app) printPrune(outcome any) error {
-	r, _ := outcome.(keyline.PruneReport)
+	r, _ := outcome.(pruneOutcome)
 	verb, also := "deleted", fmt.Sprintf(", with %d closed dead letters and %d skips", r.DeadLetters, r.Skips)
 	if r.DryRun {
 		verb, also = "would delete", ""
