@@ -14,7 +14,7 @@ const (
 	DefaultPollInterval           = time.Second
 	DefaultLinger                 = 30 * time.Millisecond
 	DefaultClaimBatch             = 500
-	DefaultMaxRecords             = 2000
+	DefaultMaxRecords             = 3000
 	DefaultMaxInFlight            = 256
 	DefaultMaxInFlightPerConsumer = 64
 	DefaultLease                  = 15 * time.Second
@@ -50,7 +50,7 @@ type Config struct {
 	// ClaimBatch is the most records that one claim takes; how many it really
 	// takes adapts. Default 500.
 	ClaimBatch int
-	// MaxRecords is the most records that are claimed at a time. Default 2,000.
+	// MaxRecords is the most records that are claimed at a time. Default 3,000.
 	MaxRecords int
 	// MaxInFlight is the most handlers that run at a time. Default 256.
 	MaxInFlight int

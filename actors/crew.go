@@ -19,9 +19,12 @@ type Crew struct {
 	closed  atomic.Bool
 	workers sync.WaitGroup
 
-	mu   sync.Mutex
-	idle []*hand
-	off  bool
+	mu      sync.Mutex
+	jobs    []job // handlers to run, from taken on
+	taken   int
+	idle    []*hand
+	rousing bool // a hand has been woken and has not looked yet
+	off     bool
 }
 
 const (
@@ -82,59 +85,103 @@ func (c *Crew) schedule(m *mailbox) {
 	go m.run()
 }
 
-// hand is a goroutine that runs handlers, one after the other.
-type hand struct {
-	crew *Crew
-	next chan job
-	kept bool // it is with the idle ones, or has been given its next job
-}
-
 type job struct {
 	ctx    context.Context
 	ticket *Ticket
 }
 
-// run runs a ticket's handler on a goroutine that has nothing else to do, and
-// perhaps has run others before.
+// run has a ticket's handler run, on a goroutine that perhaps has run others
+// before. One hand at a time is woken for what waits, and wakes the next if it finds
+// more than it takes: quick handlers follow each other on one goroutine, and one that
+// takes its time keeps nobody.
 func (c *Crew) run(ctx context.Context, t *Ticket) {
 	c.mu.Lock()
-	var h *hand
-	if n := len(c.idle); n > 0 {
-		h = c.idle[n-1]
-		c.idle = c.idle[:n-1]
+	if len(c.jobs) == cap(c.jobs) && c.taken > len(c.jobs)/2 {
+		n := copy(c.jobs, c.jobs[c.taken:])
+		clear(c.jobs[n:])
+		c.jobs, c.taken = c.jobs[:n], 0
 	}
+	c.jobs = append(c.jobs, job{ctx, t})
+	h := c.rouse()
 	c.mu.Unlock()
-	if h == nil {
-		h = &hand{crew: c, next: make(chan job, 1)}
-		go h.serve()
+	h.wake()
+}
+
+// hand is a goroutine that runs handlers, one after the other.
+type hand struct {
+	crew   *Crew
+	called chan struct{} // nil: it is new
+}
+
+// rouse chooses the hand to wake, nil where one is on its way; the lock is held.
+func (c *Crew) rouse() *hand {
+	if c.rousing || len(c.jobs) == c.taken {
+		return nil
 	}
-	h.next <- job{ctx, t}
+	c.rousing = true
+	n := len(c.idle)
+	if n == 0 {
+		return &hand{crew: c}
+	}
+	h := c.idle[n-1]
+	c.idle[n-1] = nil
+	c.idle = c.idle[:n-1]
+	return h
+}
+
+func (h *hand) wake() {
+	switch {
+	case h == nil:
+	case h.called == nil:
+		h.called = make(chan struct{}, 1)
+		go h.serve()
+	default:
+		h.called <- struct{}{}
+	}
 }
 
 // serve is a hand's life. A handler that ends its goroutine (runtime.Goexit)
 // ends the hand with it.
 func (h *hand) serve() {
-	for j := range h.next {
-		h.kept = false
-		j.ticket.exec(j.ctx, h)
-		if !h.kept {
+	c := h.crew
+	c.mu.Lock()
+	c.rousing = false
+	for {
+		j, any := c.take()
+		if any {
+			next := c.rouse()
+			c.mu.Unlock()
+			next.wake()
+			j.ticket.exec(j.ctx)
+			c.mu.Lock()
+			continue
+		}
+		kept := !c.off && len(c.idle) < idleHands
+		if kept {
+			c.idle = append(c.idle, h)
+		}
+		c.mu.Unlock()
+		if !kept {
 			return
 		}
+		if _, open := <-h.called; !open {
+			return
+		}
+		c.mu.Lock()
+		c.rousing = false
 	}
 }
 
-// rest puts a hand whose handler has returned back, where there are not enough.
-// It is called before the handler's place is given on: the next handler then
-// most often gets this very goroutine, which needs no waking.
-func (h *hand) rest() {
-	c := h.crew
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.off || len(c.idle) >= idleHands {
-		return
+// take takes the job that has waited longest; the lock is held.
+func (c *Crew) take() (j job, any bool) {
+	if c.taken == len(c.jobs) {
+		return job{}, false
 	}
-	h.kept = true
-	c.idle = append(c.idle, h)
+	j, c.jobs[c.taken] = c.jobs[c.taken], job{}
+	if c.taken++; c.taken == len(c.jobs) {
+		c.jobs, c.taken = c.jobs[:0], 0
+	}
+	return j, true
 }
 
 // Close lets the goroutines end: at once where they are idle, else after what
@@ -146,7 +193,7 @@ func (c *Crew) Close() {
 	c.idle, c.off = nil, true
 	c.mu.Unlock()
 	for _, h := range idle {
-		close(h.next)
+		close(h.called)
 	}
 	if c.closed.CompareAndSwap(false, true) {
 		for range c.n {

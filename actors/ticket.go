@@ -130,15 +130,14 @@ func (t *Ticket) void() {
 	}
 }
 
-// exec runs the handler, on the hand h.
-func (t *Ticket) exec(ctx context.Context, h *hand) {
+// exec runs the handler, on a goroutine of the crew.
+func (t *Ticket) exec(ctx context.Context) {
 	t.seat.running.Add(1)
 	if !t.state.CompareAndSwap(sent, begun) {
-		h.rest()
 		t.seat.ranOut()
 		return
 	}
-	r := outcome{hand: h}
+	r := outcome{}
 	defer r.finish(ctx, t)
 	r.Outcome = t.seat.env.Runner.Run(ctx, t.Work)
 	r.returned = true
@@ -147,17 +146,13 @@ func (t *Ticket) exec(ctx context.Context, h *hand) {
 // outcome is a run's outcome while it comes about.
 type outcome struct {
 	core.Outcome
-	hand     *hand
 	returned bool // Run came back: no panic, no Goexit
 }
 
 // finish is exec's deferred end: it catches the handler's panic.
 func (o *outcome) finish(ctx context.Context, t *Ticket) {
-	lives := true
 	if !o.returned {
-		value := recover()
-		lives = value != nil // nil: runtime.Goexit, which goes on
-		o.Outcome = caught(value)
+		o.Outcome = caught(recover())
 	}
 	if o.Err != nil && ctx.Err() != nil {
 		o.Cancelled = true
@@ -175,9 +170,6 @@ func (o *outcome) finish(ctx context.Context, t *Ticket) {
 	// The handler is gone: its pair and its place are free before anybody is
 	// told, so that what the answer starts finds them free.
 	seat, child := t.seat, t.child
-	if lives {
-		o.hand.rest()
-	}
 	t.release(result)
 	t.state.Store(done)
 	seat.ranOut()

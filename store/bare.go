@@ -14,7 +14,7 @@ import (
 type BareOptions struct {
 	// Batch is the most records per claim; default 500.
 	Batch int
-	// Resident is the most records that are claimed and not yet settled; default 2000.
+	// Resident is the most records that are claimed and not yet settled; default 3000.
 	Resident int
 	// Lease is the worker's; default 15 s.
 	Lease time.Duration
@@ -40,7 +40,7 @@ func (s *Store) BareDrain(ctx context.Context, o BareOptions) (BareReport, error
 		o.Batch = 500
 	}
 	if o.Resident == 0 {
-		o.Resident = 2000
+		o.Resident = 3000
 	}
 	if o.Lease == 0 {
 		o.Lease = 15 * time.Second

@@ -14,7 +14,7 @@ import (
 
 // The defaults; docs/ has the same table.
 const (
-	defaultMaxResident = 2000
+	defaultMaxResident = 3000
 	defaultMaxBatch    = 500
 	defaultInFlight    = 256
 	defaultMaxInFlight = 64
@@ -39,7 +39,7 @@ type Config struct {
 	// Consumers are the limits of the hosted consumers, by name.
 	Consumers map[string]Limits
 
-	// MaxResident is how many records may be claimed at once. Default: 2,000.
+	// MaxResident is how many records may be claimed at once. Default: 3,000.
 	MaxResident int
 	// MaxBatch is how many records one claim takes at most. Default: 500.
 	MaxBatch int

@@ -16,9 +16,13 @@ import (
 type tally struct {
 	prefix string
 	events int
-	seen   [][]atomic.Uint64 // by consumer and record: one bit per seq
+	// seen has one bit per seq, by record and consumer: consumers of one record
+	// run at the same time, and the check should cost little of what is measured.
+	seen      []atomic.Uint64
+	consumers int
 
-	left            atomic.Int64
+	left            []count // by consumer
+	unfinished      atomic.Int64
 	done            chan struct{}
 	end             sync.Once
 	violations      atomic.Int64
@@ -28,25 +32,32 @@ type tally struct {
 }
 
 func newTally(prefix string, consumers, records, events int) *tally {
-	t := &tally{prefix: prefix, events: events, seen: make([][]atomic.Uint64, consumers), done: make(chan struct{})}
-	for i := range t.seen {
-		t.seen[i] = make([]atomic.Uint64, records)
+	t := &tally{prefix: prefix, events: events, consumers: consumers, seen: make([]atomic.Uint64, consumers*records),
+		left: make([]count, consumers), done: make(chan struct{})}
+	for i := range t.left {
+		t.left[i].Store(int64(records) * int64(events))
 	}
-	t.left.Store(int64(consumers) * int64(records) * int64(events))
+	t.unfinished.Store(int64(consumers))
 	return t
+}
+
+// count is alone in its cache line.
+type count struct {
+	atomic.Int64
+	_ [56]byte
 }
 
 // handle is the whole handler of a consumer.
 func (t *tally) handle(consumer int, d *keyline.Delivery) {
 	number, err := strconv.Atoi(strings.TrimPrefix(d.Key.Record, t.prefix))
-	if err != nil || number < 0 || number >= len(t.seen[consumer]) || d.Seq < 1 || d.Seq > int64(t.events) {
+	if err != nil || number < 0 || number >= len(t.seen)/t.consumers || d.Seq < 1 || d.Seq > int64(t.events) {
 		what := fmt.Sprintf("%s #%d", d.Key.Record, d.Seq)
 		t.firstUnexpected.CompareAndSwap(nil, &what)
 		t.unknown.Add(1)
 		return
 	}
 	bit := uint64(1) << (d.Seq - 1)
-	before := t.seen[consumer][number].Or(bit)
+	before := t.seen[number*t.consumers+consumer].Or(bit)
 	switch {
 	case before&bit != 0:
 		t.duplicates.Add(1)
@@ -54,17 +65,15 @@ func (t *tally) handle(consumer int, d *keyline.Delivery) {
 	case before != bit-1: // all older ones, and no younger one
 		t.violations.Add(1)
 	}
-	if t.left.Add(-1) == 0 {
+	if t.left[consumer].Add(-1) == 0 && t.unfinished.Add(-1) == 0 {
 		t.end.Do(func() { close(t.done) })
 	}
 }
 
 // lost are the deliveries that never came.
 func (t *tally) lost() (n int64) {
-	for _, records := range t.seen {
-		for i := range records {
-			n += int64(t.events - bits.OnesCount64(records[i].Load()))
-		}
+	for i := range t.seen {
+		n += int64(t.events - bits.OnesCount64(t.seen[i].Load()))
 	}
 	return n
 }

@@ -113,7 +113,7 @@ func await(ctx context.Context, c clock.Clock, t *tally, m *meter) error {
 
 // consumers do nothing but check what they are given.
 func consumers(t *tally) []keyline.Consumer {
-	list := make([]keyline.Consumer, len(t.seen))
+	list := make([]keyline.Consumer, t.consumers)
 	for i := range list {
 		list[i] = keyline.Consumer{
 			Name: fmt.Sprintf("bench-%d", i), Types: []string{"*"}, Effect: keyline.None(),
