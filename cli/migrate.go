@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -10,7 +11,7 @@ import (
 
 func (a *app) migrateCommand() *cobra.Command {
 	return group("migrate", "Install, upgrade and inspect Keyline's schema",
-		a.migrateUp(), a.migrateDown(), a.migrateStatus(), a.migrateSQL())
+		a.migrateUp(), a.migrateDown(), a.migrateStatus(), a.migrateSQL(), a.migrateRoles())
 }
 
 // migrated is the output of migrate up and down.
@@ -149,5 +150,55 @@ func (a *app) migrateSQL() *cobra.Command {
 		},
 	}
 	cmd.Flags().Int32Var(&above, "above", 0, "leave out the versions up to this one, which the database has")
+	return cmd
+}
+
+// roleKinds are the ends of the roles' names.
+var roleKinds = []string{"producer", "worker", "operator", "reader"}
+
+func (a *app) migrateRoles() *cobra.Command {
+	var onlyPrint bool
+	cmd := &cobra.Command{
+		Use: "roles", Short: "Make the database roles of an installation, each with no more than it needs", Args: arguments(cobra.NoArgs),
+		Long: "Makes the roles SCHEMA_producer (appends), SCHEMA_worker (delivers), SCHEMA_operator (acts, sees no payloads) and\n" +
+			"SCHEMA_reader (sees no payloads), none of which can log in, or brings their rights up to date. Grant them to the roles\n" +
+			"that programs and people log in with. It takes CREATEROLE and the schema's owner. Run it again after an upgrade.",
+		Example: "  keyline migrate roles\n  keyline migrate roles --print | psql -1 -f -",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if onlyPrint {
+				if err := migrations.CheckSchemaName(a.global.schema); err != nil {
+					return &usageError{err: err}
+				}
+				sql, err := migrations.RolesSQL(a.global.schema)
+				if err != nil {
+					return err
+				}
+				if a.global.json {
+					return a.printJSON(map[string]any{"schema": a.global.schema, "sql": sql})
+				}
+				return a.print("%s", sql)
+			}
+			conn, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			defer disconnect(cmd.Context(), conn)
+			if err := a.installed(cmd.Context(), conn); err != nil {
+				return err
+			}
+			if err := migrations.Roles(cmd.Context(), conn, a.global.schema); err != nil {
+				return err
+			}
+			names := make([]string, len(roleKinds))
+			for i, kind := range roleKinds {
+				names[i] = a.global.schema + "_" + kind
+			}
+			if a.global.json {
+				return a.printJSON(map[string]any{"schema": a.global.schema, "roles": names})
+			}
+			return a.print("roles %s: up to date", strings.Join(names, ", "))
+		},
+	}
+	cmd.Flags().BoolVar(&onlyPrint, "print", false, "print the SQL, and change nothing")
 	return cmd
 }

@@ -308,6 +308,7 @@ func TestAWorkerOfAnotherRoleIsMarkedLostThoughItsSessionsCannotBeEnded(t *testi
 	r.exec("grant usage on schema keyline to " + role)
 	r.exec("grant all on all tables in schema keyline to " + role)
 	r.exec("grant all on all sequences in schema keyline to " + role)
+	r.exec("grant all on all functions in schema keyline to " + role)
 	lost := on(t, r.db) // of the superuser
 	conn, err := lost.tx.Acquire(t.Context())
 	if err != nil {

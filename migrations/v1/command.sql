@@ -1,9 +1,19 @@
+-- Locks a record for whoever is about to give it a command: who makes work locks the record first, and what
+-- the next statement reads is then the latest. With the owner's rights, as command: an operator needs none on the tables.
+create function {{.schema}}.lock_record(the_record bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform from {{.schema}}.records r where r.id = the_record for no key update;
+  return found;
+end
+$$;
+
 -- Gives an operator's command to a record: command, audit, mailbox and wake in one
 -- transaction. Only the record's claim holder applies it; commands.applied_at says when.
 create function {{.schema}}.command(
   the_record bigint, kind text, consumer integer, seq bigint, dead_letter bigint, actor text, reason text, target text
 ) returns bigint
-language plpgsql as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   new_id bigint;
@@ -36,3 +46,7 @@ begin
   perform {{.schema}}.wake(the_record::text);
 end
 $$;
+
+-- Not for whoever may use the schema: an application that appends does not operate.
+revoke all on function {{.schema}}.lock_record(bigint) from public;
+revoke all on function {{.schema}}.command(bigint, text, integer, bigint, bigint, text, text, text) from public;

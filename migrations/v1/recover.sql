@@ -1,13 +1,24 @@
--- Marks a worker lost if its beat is still the one that the observer saw for a
--- whole lease, and ends its database sessions: a frozen one may hold the arming lock or a HandleTx open.
-create function {{.schema}}.mark_lost(worker bigint, seen_beat bigint) returns boolean
-language plpgsql as $$
+-- Marks a worker lost if its beat is still the one that the observer saw for a whole lease; null: it is not. With the owner's
+-- rights, as recover: operators may do that, and nothing else, to workers and claims.
+create function {{.schema}}.mark_lost_row(worker bigint, seen_beat bigint) returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   marked uuid;
 begin
   update {{.schema}}.workers w set status = 'lost', ended_at = clock_timestamp()
     where w.id = worker and w.status = 'live' and w.beat = seen_beat
     returning w.instance into marked;
+  return marked;
+end
+$$;
+
+-- Marks a worker lost, and ends its database sessions: a frozen one may hold the arming lock or a HandleTx open. That
+-- with the caller's rights: fellow workers have one role, which the owner need not be a member of.
+create function {{.schema}}.mark_lost(worker bigint, seen_beat bigint) returns boolean
+language plpgsql as $$
+declare
+  marked uuid := {{.schema}}.mark_lost_row(worker, seen_beat);
+begin
   if marked is null then
     return false;
   end if;
@@ -42,7 +53,7 @@ $$;
 -- records become suspects; one that left (it fenced itself, or stopped) charges nothing. One that left
 -- while handlers of it went on running keeps its claims until ended_at, a lease later.
 create function {{.schema}}.recover(max_records integer) returns integer
-language plpgsql
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
@@ -111,3 +122,6 @@ begin
   return cardinality(ids);
 end
 $$;
+
+revoke all on function {{.schema}}.mark_lost_row(bigint, bigint) from public;
+revoke all on function {{.schema}}.recover(integer) from public;
