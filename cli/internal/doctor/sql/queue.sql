@@ -1,0 +1,1 @@
+select pg_notification_queue_usage()
