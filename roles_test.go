@@ -98,6 +98,8 @@ var (
 		"select keyline.command(1, 'retry', 1, 1, null, 'x', 'x', 'x')", "select keyline.lock_record(1)", "update keyline.workers set drain_at = now()",
 		"update keyline.consumers set status = 'paused'", "update keyline.meta set registry_epoch = 9", "insert into keyline.audit (actor, action, target) values ('a', 'b', 'c')",
 		"select keyline.mark_lost(1, 0)", "select keyline.recover(1)",
+		"select keyline.prune_events(0, now(), 1, 1, true, 'a', 'r', null)", "select keyline.prune_failures(now(), 1, 'a', 'r', null)",
+		"select keyline.prune_workers(now(), 1, 'a', 'r', null)",
 	}
 )
 
@@ -197,6 +199,11 @@ func TestAnOperatorsRoleActsAndNothingElse(t *testing.T) {
 		t.Errorf("%+v %v", r, err) // the worker may have been faster
 	}
 	must(o.DrainWorker(ctx, 1, "r"))(t)
+	script(t, db, "update keyline.failures set at = now() - interval '8 days'")
+	if r := must(o.Prune(ctx, "r", keyline.PruneOptions{OlderThan: time.Microsecond}))(t); r.Events == 0 || r.Failures+r.DeadLetters == 0 {
+		t.Errorf("%+v", r)
+	}
+	refused(t, pool, "select keyline.prune_noted(1, 'olga', 'r', 't', '{}')")
 	for _, line := range must(o.Audit(ctx, keyline.AuditFilter{}))(t) {
 		if line.Actor != "olga" || !strings.HasPrefix(line.SessionUser, "t_") {
 			t.Errorf("audit: %+v", line)

@@ -34,10 +34,10 @@ grant select on {{.schema}}.tokens to {{.schema}}_reader, {{.schema}}_operator;
 grant execute on function {{.schema}}.concerns, {{.schema}}.arm_key, {{.schema}}.seat_key, {{.schema}}.barrier_key, {{.schema}}.channel
   to {{.schema}}_reader, {{.schema}}_operator;
 
--- An operator also gives commands, recovers, pauses, and asks workers to drain. It writes neither events nor positions, and
+-- An operator also gives commands, recovers, prunes, pauses, and asks workers to drain. It writes neither events nor positions, and
 -- adds to the audit without a say in when, and as which role.
 grant execute on function {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.mark_lost, {{.schema}}.mark_lost_row,
-  {{.schema}}.recover, {{.schema}}.wake to {{.schema}}_operator;
+  {{.schema}}.recover, {{.schema}}.wake, {{.schema}}.prune_events, {{.schema}}.prune_failures, {{.schema}}.prune_workers to {{.schema}}_operator;
 grant insert (actor, action, target, reason, detail) on {{.schema}}.audit to {{.schema}}_operator, {{.schema}}_worker;
 grant update (status, sweep, sweep_record, updated_at) on {{.schema}}.consumers to {{.schema}}_operator;
 grant update (registry_epoch) on {{.schema}}.meta to {{.schema}}_operator;
@@ -46,7 +46,8 @@ grant update (drain_at) on {{.schema}}.workers to {{.schema}}_operator;
 -- A worker delivers: it reads payloads, and writes positions. It appends, deletes and changes no events, gives
 -- no commands and rewrites no audit. Where its handlers append, its login is a producer too.
 grant execute on all functions in schema {{.schema}} to {{.schema}}_worker;
-revoke execute on function {{.schema}}.append, {{.schema}}.append_many, {{.schema}}.command, {{.schema}}.lock_record from {{.schema}}_worker;
+revoke execute on function {{.schema}}.append, {{.schema}}.append_many, {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.prune_events,
+  {{.schema}}.prune_failures, {{.schema}}.prune_workers, {{.schema}}.prune_noted from {{.schema}}_worker;
 grant usage on {{.schema}}.tokens to {{.schema}}_worker;
 grant update (cursor) on {{.schema}}.records to {{.schema}}_worker;
 grant insert, update, delete on {{.schema}}.mailboxes, {{.schema}}.checkpoints, {{.schema}}.sweep_left to {{.schema}}_worker;

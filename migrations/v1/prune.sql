@@ -89,13 +89,14 @@ begin
 end
 $$;
 
--- Adds what a chunk of a prune has done to the prune's line of the audit, or begins one; returns its id.
+-- Adds what a chunk of a prune has done to the prune's line of the audit, or begins one; returns its id. For the
+-- functions below, which run with the owner's rights: operators rewrite no audit.
 create function {{.schema}}.prune_noted(line bigint, actor text, reason text, target text, counts jsonb) returns bigint
 language plpgsql as $$
 begin
   update {{.schema}}.audit a
     set detail = a.detail || (select jsonb_object_agg(c.key, c.value::bigint + coalesce(a.detail ->> c.key, '0')::bigint) from jsonb_each_text(counts) c)
-    where a.id = line;
+    where a.id = line and a.action = 'prune' and a.actor = prune_noted.actor and a.session_user_name = session_user;
   if not found then
     insert into {{.schema}}.audit (actor, action, target, reason, detail)
       values (prune_noted.actor, 'prune', prune_noted.target, coalesce(prune_noted.reason, ''), counts)
@@ -118,7 +119,7 @@ create function {{.schema}}.prune_events(
   actor text, reason text, line bigint,
   out passed bigint, out events bigint, out records bigint, out dead_letters bigint, out skips bigint, out noted bigint, out held jsonb
 )
-language plpgsql
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
@@ -203,15 +204,31 @@ begin
 end
 $$;
 
+-- Deletes the oldest failures from before a time; returns how many. By place, as above.
+create function {{.schema}}.prune_failures(before timestamptz, max_failures integer, actor text, reason text, line bigint, out pruned integer, out noted bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+begin
+  noted := line;
+  delete from {{.schema}}.failures f where f.ctid = any (array(
+    select o.ctid from {{.schema}}.failures o where o.at < before order by o.at limit max_failures));
+  get diagnostics pruned = row_count;
+  if pruned > 0 then
+    noted := {{.schema}}.prune_noted(line, actor, reason, 'failures from before ' || before, jsonb_build_object('failures', pruned));
+  end if;
+end
+$$;
+
 -- Deletes workers that ended before a time and hold nothing; returns how many. What they have counted
 -- goes to the rows of worker 0, so that the sums stay.
-create function {{.schema}}.prune_workers(before timestamptz, max_workers integer) returns integer
-language plpgsql
+create function {{.schema}}.prune_workers(before timestamptz, max_workers integer, actor text, reason text, line bigint, out pruned integer, out noted bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   ids bigint[];
 begin
+  noted := line;
   ids := array(
     select w.id from {{.schema}}.workers w
     where w.status in ('left', 'lost') and w.ended_at < before and not exists (select from {{.schema}}.mailboxes m where m.claimed_by = w.id)
@@ -228,6 +245,15 @@ begin
       last_failure_at = greatest(t.last_failure_at, excluded.last_failure_at);
   delete from {{.schema}}.consumer_health h where h.worker_id = any (ids);
   delete from {{.schema}}.workers w where w.id = any (ids);
-  return cardinality(ids);
+  pruned := cardinality(ids);
+  if pruned > 0 then
+    noted := {{.schema}}.prune_noted(line, actor, reason, 'workers that ended before ' || before, jsonb_build_object('workers', pruned));
+  end if;
 end
 $$;
+
+-- Not for whoever may use the schema.
+revoke all on function {{.schema}}.prune_noted(bigint, text, text, text, jsonb) from public;
+revoke all on function {{.schema}}.prune_events(bigint, timestamptz, integer, bigint, boolean, text, text, bigint) from public;
+revoke all on function {{.schema}}.prune_failures(timestamptz, integer, text, text, bigint) from public;
+revoke all on function {{.schema}}.prune_workers(timestamptz, integer, text, text, bigint) from public;

@@ -11,6 +11,7 @@ import (
 
 	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/testdb"
+	"github.com/keylinehq/keyline/migrations"
 )
 
 // patient is a database, and how the doctor looks at it.
@@ -211,12 +212,27 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 	if c.Status != Fail || !strings.Contains(c.Detail, "a worker as "+role+" lacks INSERT on audit") || !strings.Contains(c.Detail, "more") {
 		t.Errorf("%+v", c)
 	}
-	p.exec(`grant all on all tables in schema keyline to ` + role + `; grant all on all sequences in schema keyline to ` + role)
+	p.exec(`grant all on all tables in schema keyline to ` + role + `; grant all on all sequences in schema keyline to ` + role + `;
+		grant execute on all functions in schema keyline to ` + role)
 	p.shows("privileges", Warn, "does not see other roles' sessions")
 	p.exec(`grant pg_read_all_stats to ` + role)
 	p.shows("privileges", OK)
-	p.exec(`revoke execute on function keyline.wake(text) from public`)
+	p.exec(`revoke execute on function keyline.wake(text) from public, ` + role)
 	p.shows("privileges", Fail, "lacks EXECUTE on wake")
+}
+
+func TestTheWorkersRoleHasAllThatAWorkerNeeds(t *testing.T) {
+	t.Parallel()
+	p := healthy(t)
+	if err := migrations.Roles(t.Context(), p.db.Connect(), "keyline"); err != nil {
+		t.Fatal(err)
+	}
+	for role, status := range map[string]Status{"keyline_worker": Warn, "keyline_reader": Fail, "keyline_operator": Fail} {
+		p.opts.Pool.ConnConfig.RuntimeParams["role"] = role
+		if c := p.run().check("privileges"); c.Status != status {
+			t.Errorf("%s: %+v", role, c)
+		}
+	}
 }
 
 func TestAnEmptyDatabaseAndNoServer(t *testing.T) {
