@@ -1,7 +1,7 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
 .PHONY: help demo dev build test bench bench/peers guarantees lint fmt generate verify \
-	check-generated check-golden check-modules postgres compiler
+	check-deploy check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
 ARGS ?=
@@ -49,6 +49,9 @@ generate: ## write generated files anew
 
 verify: lint check-generated check-golden check-modules ## all checks that are not tests
 	go vet ./...
+
+check-deploy: ## what lies in deploy/, by the parsers of who will read it
+	cd deploy/check && go vet ./... && go test -count=1 ./... $(ARGS)
 
 # Not in the help: parts of the above.
 check-generated:

@@ -34,7 +34,7 @@ func newBackground() *background { return &background{running: map[string]*progr
 
 func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "get": b.get, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
+		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "get": b.get, "serves": serves, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
 	}
 }
 

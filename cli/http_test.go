@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -37,5 +39,23 @@ func (b *background) get(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if url != "" && !strings.HasPrefix(url, "http://127.0.0.1:") {
 		ts.Fatalf("served at %s", url)
+	}
+}
+
+// serves ANSWER FILE… wants every metric that these files of deploy/ name in an answer of /metrics.
+func serves(ts *testscript.TestScript, _ bool, args []string) {
+	answer := ts.ReadFile(args[0])
+	for _, file := range args[1:] {
+		text, err := os.ReadFile(filepath.Join("..", "deploy", file)) // this process is where the package is
+		ts.Check(err)
+		names := regexp.MustCompile(`\b(keyline|messaging)_[a-z_]+(_total|_bucket|_ratio|_seconds|_open|_blocked|_records)\b`).FindAllString(string(text), -1)
+		if len(names) == 0 {
+			ts.Fatalf("%s names no metric", file)
+		}
+		for _, name := range names {
+			if !strings.Contains(answer, "\n"+name+"{") {
+				ts.Fatalf("%s names %s, which nobody serves", file, name)
+			}
+		}
 	}
 }
