@@ -118,6 +118,8 @@ type Operator interface {
 	InspectConsumer(ctx context.Context, name string) (ConsumerView, error)
 	// Workers lists the workers that live, and those that were lost within the hour.
 	Workers(ctx context.Context) ([]WorkerView, error)
+	// ConsumerHealth reads how every consumer fares: what it has done, and what waits for it, as a worker that leads last counted it.
+	ConsumerHealth(ctx context.Context) ([]ConsumerHealth, error)
 	// DeadLetters lists dead letters, the newest first.
 	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetter, error)
 	// Audit lists who did what, the newest first.
@@ -144,6 +146,8 @@ type (
 	ConsumerView = store.OverviewConsumer
 	// WorkerView is a worker as it stands.
 	WorkerView = store.OverviewWorker
+	// ConsumerHealth is how a consumer fares.
+	ConsumerHealth = store.ConsumerHealth
 	// DeadLetter is a delivery that ended without success, by reference.
 	DeadLetter = store.DeadLetterRow
 	// AuditEntry is a line of the audit.

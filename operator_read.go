@@ -124,3 +124,13 @@ func (o *operator) Why(ctx context.Context, key Key) (Why, error) {
 	}
 	return explain(rows), nil
 }
+
+// ConsumerHealth implements Operator.
+func (o *operator) ConsumerHealth(ctx context.Context) ([]ConsumerHealth, error) {
+	const op = "read health"
+	if err := o.mayAll(op); err != nil {
+		return nil, err
+	}
+	list, err := o.store.Health(ctx)
+	return list, operated(op, err)
+}

@@ -95,6 +95,7 @@ func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Oper
 		"RecoverStaleClaims": func(o keyline.Operator) error { _, err := o.RecoverStaleClaims(ctx, "r"); return err },
 		"DrainWorker":        func(o keyline.Operator) error { _, err := o.DrainWorker(ctx, 1, "r"); return err },
 		"Prune":              func(o keyline.Operator) error { _, err := o.Prune(ctx, "r", keyline.PruneOptions{}); return err },
+		"ConsumerHealth":     func(o keyline.Operator) error { _, err := o.ConsumerHealth(ctx); return err },
 		"Workers":            func(o keyline.Operator) error { _, err := o.Workers(ctx); return err },
 		"InspectConsumer":    func(o keyline.Operator) error { _, err := o.InspectConsumer(ctx, "dies"); return err },
 		"Verify":             func(o keyline.Operator) error { _, err := o.Verify(ctx, keyline.VerifyOptions{}); return err },

@@ -245,7 +245,7 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 // sweepPause is how long nobody looks for sweeps of the registry after there was none.
 const sweepPause = time.Second
 
-// startSweeps carries out what registry changes leave to be done, whoever made them.
+// startSweeps carries out what registry changes leave to be done, whoever made them, and counts what waits where this worker leads.
 func (w *Worker) startSweeps(ctx context.Context, p *parts) {
 	ctx, p.endSweeps = context.WithCancel(ctx)
 	p.sweeps.Go(func() {
@@ -255,6 +255,16 @@ func (w *Worker) startSweeps(ctx context.Context, p *parts) {
 				w.cfg.Logger.Warn("keyline: sweep is tried again", "error", err)
 			}
 			if !more && clock.Sleep(ctx, p.store.Clock(), sweepPause) != nil {
+				return
+			}
+		}
+	})
+	p.sweeps.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := p.store.KeepHealth(ctx); err != nil && ctx.Err() == nil {
+				w.cfg.Logger.Warn("keyline: what waits is counted again later", "error", err)
+			}
+			if clock.Sleep(ctx, p.store.Clock(), store.HealthEvery) != nil {
 				return
 			}
 		}

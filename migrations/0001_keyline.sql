@@ -17,6 +17,7 @@
 {{ template "v1/command.sql" . }}
 {{ template "v1/prune.sql" . }}
 {{ template "v1/views.sql" . }}
+{{ template "v1/health.sql" . }}
 ---- create above / drop below ----
 do $$
 begin

@@ -4,7 +4,8 @@ with needed (relation, privileges) as (
     ('tokens', 'USAGE'), ('consumers', 'SELECT,INSERT,UPDATE'), ('sweep_left', 'SELECT,INSERT,DELETE'), ('event_types', 'SELECT'),
     ('checkpoints', 'SELECT,INSERT,UPDATE,DELETE'), ('dead_letters', 'SELECT,INSERT,UPDATE'), ('failures', 'SELECT,INSERT'),
     ('skips', 'SELECT,INSERT'), ('commands', 'SELECT,UPDATE'), ('workers', 'SELECT,INSERT,UPDATE'), ('audit', 'INSERT'),
-    ('consumer_health', 'SELECT,INSERT,UPDATE'))
+    ('consumer_health', 'SELECT,INSERT,UPDATE'),
+    ('leases', 'SELECT,INSERT,UPDATE'), ('consumer_backlog', 'SELECT,INSERT,UPDATE,DELETE'))
 select current_user::text,
   array(
     select x.what from (
