@@ -64,6 +64,9 @@ func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) 
 		if err := w.Start(ctx); err != nil {
 			return outcome{}, err
 		}
+		if err := swept(ctx, pool); err != nil {
+			return outcome{}, err
+		}
 		if _, err := w.Stop(ctx); err != nil {
 			return outcome{}, err
 		}
@@ -92,6 +95,18 @@ func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) 
 			err = stopErr
 		}
 		return books.outcome(float64(b.Records) / took.Seconds()), err
+	}
+}
+
+// swept waits for the walk over all records that a registration leaves to do
+// once: it is not part of a drain.
+func swept(ctx context.Context, pool *pgxpool.Pool) error {
+	for {
+		var left int
+		if err := pool.QueryRow(ctx, "select count(*) from keyline.consumers where sweep is not null").Scan(&left); err != nil || left == 0 {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
