@@ -14,7 +14,7 @@ import (
 )
 
 // get NAME LISTENER METHOD PATH CODE asks what a program serves, wherever its log says that it
-// does, wants this status, and leaves the answer in the file "answer".
+// does, until it answers with this status, and leaves the answer in the file "answer".
 func (b *background) get(ts *testscript.TestScript, _ bool, args []string) {
 	name, listener, method, path, want := args[0], args[1], args[2], args[3], args[4]
 	b.awaitText(ts, false, []string{name, `"serving ` + listener + `"`})
@@ -25,21 +25,27 @@ func (b *background) get(ts *testscript.TestScript, _ bool, args []string) {
 			url = entry.URL
 		}
 	}
-	request, err := http.NewRequest(method, url+path, nil)
+	if !strings.HasPrefix(url, "http://127.0.0.1:") {
+		ts.Fatalf("served at %q", url)
+	}
+	var got, body string
+	until(ts, func() bool {
+		got, body = request(ts, method, url+path)
+		return got == want
+	}, func() bool { return false }, func() string { return method + " " + path + " answers " + got + ": " + body })
+	ts.Check(os.WriteFile(ts.MkAbs("answer"), []byte(body), 0o600))
+}
+
+func request(ts *testscript.TestScript, method, url string) (code, body string) {
+	request, err := http.NewRequest(method, url, nil)
 	ts.Check(err)
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	ts.Check(err)
-	body, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	ts.Check(err)
 	ts.Check(response.Body.Close())
-	ts.Check(os.WriteFile(ts.MkAbs("answer"), body, 0o600))
-	if got := strconv.Itoa(response.StatusCode); got != want {
-		ts.Fatalf("%s %s: %s, want %s: %s", method, path, got, want, body)
-	}
-	if url != "" && !strings.HasPrefix(url, "http://127.0.0.1:") {
-		ts.Fatalf("served at %s", url)
-	}
+	return strconv.Itoa(response.StatusCode), string(text)
 }
 
 // serves ANSWER FILE… wants every metric that these files of deploy/ name in an answer of /metrics.
