@@ -83,10 +83,10 @@ func (r *runner) Run(ctx context.Context, w *core.Work) (out core.Outcome) {
 		return core.Outcome{Err: errNotHosted, Cancelled: true}
 	}
 	batch := deliveries(w)
-	p := r.watch.start(ctx, h.watch, w, batch)
+	ctx, p := r.watch.start(ctx, h.watch, w, batch)
 	out.Err = errPanicked // what end sees where the handler does not return
-	defer func() { p.end(&out) }()
-	out = r.run(p.ctx, h, w, batch)
+	defer func() { p.end(ctx, &out) }()
+	out = r.run(ctx, h, w, batch)
 	return out
 }
 

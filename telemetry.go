@@ -98,7 +98,6 @@ func newConsumerTelemetry(name string) *consumerTelemetry {
 
 // processing is one delivery while its handler runs.
 type processing struct {
-	ctx   context.Context // the handler's
 	t     *processTelemetry
 	c     *consumerTelemetry
 	timed bool // the duration is measured
@@ -110,8 +109,8 @@ type processing struct {
 // start begins a delivery's span. The first attempt is a child of the append
 // and linked to it; a retry, a replay or a backfill is a new root with a link, or one trace
 // would grow without end.
-func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) processing {
-	p := processing{ctx: ctx, t: t, c: c, n: int64(len(batch))}
+func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, processing) {
+	p := processing{t: t, c: c, n: int64(len(batch))}
 	if t.lag.Enabled(ctx) {
 		t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag...)
 	}
@@ -119,21 +118,21 @@ func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *c
 		p.begun = t.clock.Mono()
 	}
 	if !t.silent {
-		p.ctx, p.span = t.span(ctx, c, w, batch)
+		ctx, p.span = t.span(ctx, c, w, batch)
 	}
-	return p
+	return ctx, p
 }
 
-func (p *processing) end(out *core.Outcome) {
-	if p.span == nil && !p.timed && !p.t.messages.Enabled(p.ctx) {
+func (p *processing) end(ctx context.Context, out *core.Outcome) {
+	if p.span == nil && !p.timed && !p.t.messages.Enabled(ctx) {
 		return
 	}
 	name := outcomeName(out)
 	options := p.c.outcomes[name]
 	if p.timed {
-		p.t.duration.Record(p.ctx, (p.t.clock.Mono() - p.begun).Seconds(), options.record...)
+		p.t.duration.Record(ctx, (p.t.clock.Mono() - p.begun).Seconds(), options.record...)
 	}
-	p.t.messages.Add(p.ctx, p.n, options.add...)
+	p.t.messages.Add(ctx, p.n, options.add...)
 	if p.span == nil {
 		return
 	}

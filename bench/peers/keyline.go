@@ -122,21 +122,23 @@ const (
 	always   = "NOTIFY always"
 )
 
-func keylineAppend(wake string) func(context.Context, *bench) (outcome, error) {
+func keylineAppend(wake string, beside bool) func(context.Context, *bench) (outcome, error) {
 	return func(ctx context.Context, b *bench) (outcome, error) {
 		pool, client, drop, err := b.keylineOn(ctx)
 		if err != nil {
 			return outcome{}, err
 		}
 		defer drop()
-		w, err := keylineWorker(pool, 1, func(int, *keyline.Delivery) {})
-		if err != nil {
-			return outcome{}, err
+		if beside {
+			w, err := keylineWorker(pool, 1, func(int, *keyline.Delivery) {})
+			if err != nil {
+				return outcome{}, err
+			}
+			if err := w.Start(ctx); err != nil {
+				return outcome{}, err
+			}
+			defer func() { _, _ = w.Stop(context.WithoutCancel(ctx)) }()
 		}
-		if err := w.Start(ctx); err != nil {
-			return outcome{}, err
-		}
-		defer func() { _, _ = w.Stop(context.WithoutCancel(ctx)) }()
 		cfg := pool.Config()
 		if wake != adaptive {
 			cfg.ConnConfig.RuntimeParams["keyline.wake"] = "off"

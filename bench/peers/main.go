@@ -74,7 +74,7 @@ type result struct {
 func main() {
 	var s settings
 	out := flag.String("out", "", "write the results here as JSON")
-	only := flag.String("scenarios", "drain-1,drain-4,append,latency", "which to run, comma-separated")
+	only := flag.String("scenarios", "drain-1,drain-4,append,append-busy,latency", "which to run, comma-separated")
 	flag.IntVar(&s.Records, "records", 200_000, "records of a drain, one event each")
 	flag.IntVar(&s.Runs, "runs", 3, "runs of each side, taking turns")
 	flag.IntVar(&s.Clients, "clients", 32, "appending clients")

@@ -102,17 +102,19 @@ func riverDrain(consumers int, how string) func(context.Context, *bench) (outcom
 	}
 }
 
-func riverAppend(how string) func(context.Context, *bench) (outcome, error) {
+func riverAppend(how string, beside bool) func(context.Context, *bench) (outcome, error) {
 	return func(ctx context.Context, b *bench) (outcome, error) {
 		pool, client, drop, err := b.riverOn(ctx, how, func(int64) {})
 		if err != nil {
 			return outcome{}, err
 		}
 		defer drop()
-		if err := client.Start(ctx); err != nil {
-			return outcome{}, err
+		if beside {
+			if err := client.Start(ctx); err != nil {
+				return outcome{}, err
+			}
+			defer func() { _ = client.Stop(context.WithoutCancel(ctx)) }()
 		}
-		defer func() { _ = client.Stop(context.WithoutCancel(ctx)) }()
 		rate, err := clients(ctx, b.Clients, b.Duration, func(ctx context.Context, c, i int) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 				_, err := client.InsertTx(ctx, tx, newJob(int64(i)), nil)
