@@ -25,13 +25,20 @@ func newSystem(t *testing.T) (*actor.ActorSystem, *Crew) {
 
 func TestMailboxKeepsTheOrderOfEachSender(t *testing.T) {
 	system, crew := newSystem(t)
+	for name, props := range map[string]func(actor.Producer) *actor.Props{"on the crew": crew.Props, "inline": InlineProps} {
+		t.Run(name, func(t *testing.T) { keepsOrder(t, system, props) })
+	}
+}
+
+func keepsOrder(t *testing.T, system *actor.ActorSystem, props func(actor.Producer) *actor.Props) {
+	t.Helper()
 	const senders, each = 8, 2000
 	type message struct{ sender, n int }
 	var last [senders]int
 	var inside atomic.Int32
 	all := make(chan struct{})
 	got := 0
-	pid := system.Root.Spawn(crew.Props(func() actor.Actor {
+	pid := system.Root.Spawn(props(func() actor.Actor {
 		return actor.ReceiveFunc(func(c actor.Context) {
 			if inside.Add(1) != 1 {
 				t.Error("two messages at a time")
@@ -203,4 +210,43 @@ func TestQueueAgainstASlice(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The sender's goroutine runs an inline actor: what it sends is handled when
+// Send returns, one message at a time, also those that come of it.
+func TestAnInlineMailboxIsHandledByWhoeverSends(t *testing.T) {
+	system, _ := newSystem(t)
+	var got []int // without a lock: the race detector would see another goroutine
+	var self *actor.PID
+	inside := false
+	self = system.Root.Spawn(InlineProps(func() actor.Actor {
+		return actor.ReceiveFunc(func(c actor.Context) {
+			n, ok := c.Message().(int)
+			if !ok {
+				return
+			}
+			if inside {
+				t.Error("a message within another")
+			}
+			inside = true
+			got = append(got, n)
+			if n < 3 {
+				system.Root.Send(self, n+1)
+			}
+			inside = false
+		})
+	}))
+	system.Root.Send(self, 1)
+	if !slices.Equal(got, []int{1, 2, 3}) {
+		t.Errorf("%v", got)
+	}
+	// One that fails is escalated with its message, and the next is handled.
+	i := &invoker{panic: true}
+	m := &mailbox{}
+	m.RegisterHandlers(i, nil)
+	m.PostUserMessage(1)
+	m.PostUserMessage(2)
+	if want := []string{"user 1", "failed 1 bug", "user 2"}; !slices.Equal(i.seen, want) {
+		t.Errorf("%v, want %v", i.seen, want)
+	}
 }
