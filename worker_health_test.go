@@ -1,6 +1,7 @@
 package keyline_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -55,7 +56,13 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	if err := w.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer stop(t, w)
+	defer func() { // its handler ends when it is cancelled, and its grace is an hour
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		cancel()
+		if _, err := w.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
 	if r := awaitReadiness(t, w); r.State != "running" || r.Worker != 1 || len(r.Checks) != 4 {
 		t.Errorf("ready: %+v", r)
 	}
