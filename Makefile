@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test bench bench/peers guarantees lint fmt generate verify \
+.PHONY: help demo dev build test bench bench/peers guarantees faults sim lint fmt generate verify \
 	check-deploy check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -37,6 +37,13 @@ N ?=
 
 faults: postgres ## kills, frozen processes, cut networks on real PostgreSQL; N=20,21 chooses
 	@go run ./internal/faults -n '$(N)' $(ARGS)
+
+# How many schedules; or one, by its seed, with its trace: make sim SEED=42
+RUNS ?= 20000
+SEED ?=
+
+sim: ## random schedules of faults on the delivery core: make sim RUNS=100000
+	@go run ./internal/sim/simulate -runs '$(RUNS)' -seed '$(SEED)' $(ARGS)
 
 lint: ## golangci-lint, with the import table
 	@scripts/golangci-lint run $(ARGS)

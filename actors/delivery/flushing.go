@@ -234,6 +234,7 @@ func (m *Machine) takeBack(f *core.Flush) {
 	}
 	for i := range m.lanes {
 		l := &m.lanes[i]
+		l.doubt = l.doubt || l.planned != leave
 		l.planned, l.inFlush = leave, 0
 		l.owes, l.owing = l.owes || l.owing, false
 		if l.writeAhead == aheadSent {

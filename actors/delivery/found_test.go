@@ -85,6 +85,60 @@ func TestWrittenAheadRowThatIsThereAlreadyIsNoDeadEnd(t *testing.T) {
 	}
 }
 
+func TestWrittenAheadRowWhoseAnswerWasLostIsTakenBackByADrain(t *testing.T) {
+	// As above, and the record had a row before; then nothing may start any more.
+	reg := registry(consumer(1))
+	plain := core.Checkpoint{Record: 1, Consumer: 1, State: core.Ready, Attempt: 1, FirstFailedAt: begin}
+	s := start(t, reg, loaded(1, 0, suspect, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{plain} }))
+	f := s.flush(core.Keep)
+	s.step(Drain{})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	only[Reload](s)
+	s.step(Reloaded{Registry: core.NewRegistry(2, reg.Ordering, reg.Consumers, nil), Loaded: loaded(1, 0, suspect, func(l *core.Loaded) {
+		l.Checkpoints = append(l.Checkpoints, *row(f, 1))
+	})})
+	if c := row(s.flush(core.HandBack), 1); c == nil || *c != plain {
+		t.Fatalf("the row stays as of a run that crashed, though none began: %+v", c)
+	}
+}
+
+func TestRowWhoseAnswerWasLostIsWrittenBackThoughItIsAsItWas(t *testing.T) {
+	// A retry of a head parked for its version was executed, its answer was lost, the registry moved, and the version is still not supported.
+	unsupported := consumer(1, func(c *core.Consumer) { c.Versions, c.OnUnsupported = []int{2}, keylinetype.WaitUnsupported })
+	reg := registry(unsupported)
+	parked := core.Checkpoint{Record: 1, Consumer: 1, State: core.Parked, ErrorCode: core.CodeUnsupportedVersion}
+	s := start(t, reg, loaded(1, 1, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{parked}
+		l.Commands = []core.Command{{ID: 1, Record: 1, Kind: core.CommandRetry, Consumer: 1}}
+	}))
+	only[LoadEvents](s)
+	f := s.flush(core.Keep)
+	if c := row(f, 1); c == nil || c.State != core.Ready {
+		t.Fatalf("the retry: %+v", f)
+	}
+	written := *row(f, 1)
+	s.step(EventsLoaded{events(1, 1)})
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+	s.step(Reloaded{Registry: core.NewRegistry(2, reg.Ordering, reg.Consumers, nil), Loaded: loaded(1, 1, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{written}
+	})})
+	if c := row(s.flush(core.Settle), 1); c == nil || c.State != core.Parked {
+		t.Fatalf("the record settles with work for which there is no mailbox: %+v", c)
+	}
+}
+
+func TestATimeThatComesTooEarlyIsAskedForAgain(t *testing.T) {
+	// A timer runs by the monotonic clock; the database's has been set back since.
+	s := start(t, registry(consumer(1)), loaded(1, 1))
+	s.flush(core.Settle)
+	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept, Busy: true}})
+	at := only[WakeAt](s).At
+	s.now = begin.Add(-time.Second)
+	if s.step(Tick{}); only[WakeAt](s).At != at {
+		t.Fatalf("nobody wakes the machine at %v: %+v", at, s.got)
+	}
+}
+
 func TestSkipIsDurableBeforeHandleTxMovesTheRowPastIt(t *testing.T) {
 	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.Transactional, c.Versions = true, []int{1} })), loaded(2, 0, func(l *core.Loaded) {
 		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Ready}}

@@ -65,6 +65,9 @@ type lane struct {
 	// planned is what the flush on its way makes of the row.
 	planned   plan
 	plannedCP *core.Checkpoint
+	// doubt: a flush that was refused may have been carried out by an earlier
+	// try, whose answer was lost: db may be older than the database.
+	doubt bool
 
 	running bool
 	work    *core.Work // what runs; the lane's own, used again
@@ -192,6 +195,7 @@ func (m *Machine) Step(now time.Time, msg Message) []Effect {
 	case RegistryMoved:
 		m.stale = true
 	case Tick:
+		m.wakeAt = time.Time{} // the clock may have been set back since: then it is asked for again
 	case Drain:
 		m.drain()
 	case Fenced:

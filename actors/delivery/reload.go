@@ -49,7 +49,7 @@ func (l *lane) inherit(old *lane) {
 		l.mine = l.mine || old.mine
 		if old.mine && old.cp.Seq >= l.cp.Seq {
 			l.cp, l.writeAhead, l.aheadOf = old.cp, old.writeAhead, old.aheadOf
-			if old.db != nil && l.db != nil && old.db.Seq >= l.db.Seq {
+			if old.db != nil && l.db != nil && (old.db.Seq > l.db.Seq || old.db.Seq == l.db.Seq && !old.doubt) {
 				// A HandleTx may have committed after the load had read its row. Fenced by
 				// what was read, the next one would find its claim lost, which it is not.
 				l.db = old.db

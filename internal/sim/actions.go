@@ -60,7 +60,7 @@ func (r *run) holdingActions(a *actions, h *holding) {
 	if h.reload {
 		a.add(15, func() { r.reload(h) })
 	}
-	if !h.wakeAt.IsZero() && !h.wakeAt.After(r.twin.Now) {
+	if !h.wakeAt.IsZero() && h.alarm <= r.mono() {
 		a.add(20, func() { h.wakeAt = time.Time{}; r.tell(h, delivery.Tick{}) })
 	}
 	a.add(1, func() { r.tell(h, delivery.Tick{}) })
@@ -95,13 +95,23 @@ func (r *run) hosted(w *worker) []int32 {
 }
 
 func (r *run) claim(w *worker, limit int, only int64) {
+	if !r.calm && r.cfg.Errors && r.oneIn(80) {
+		r.met(TransientError)
+		r.logf("w%d a claim meets a deadlock", w.name)
+		return
+	}
 	claims, ok := r.twin.Claim(core.ClaimRequest{Worker: w.id, Limit: limit, Hosted: r.hosted(w), Unbounded: true, Record: only})
 	if !ok {
 		return
 	}
 	for _, c := range claims {
 		r.logf("w%d r%d claim token %d crashes %d unclean %v", w.name, c.Record, c.Token, c.Crashes, c.Unclean)
+		if only == 0 && r.unheard[c.Record] {
+			r.met(WakeLost)
+		}
+		delete(r.unheard, c.Record)
 		if !r.calm && r.cfg.Faults && r.oneIn(40) {
+			r.met(ClaimAnswerLost)
 			r.logf("w%d r%d the claim's answer is lost", w.name, c.Record)
 			continue // an orphan
 		}
@@ -162,9 +172,15 @@ func (r *run) reload(h *holding) {
 
 // applyFlush executes a flush; its answer may be lost, so that it is sent again.
 func (r *run) applyFlush(h *holding) {
+	if !r.calm && r.cfg.Errors && r.oneIn(30) {
+		r.met(TransientError)
+		r.logf("w%d r%d the flush meets a deadlock", h.w.name, h.claim.Record)
+		return
+	}
 	res := r.commit(h.w.id, h.epoch, *h.flush)
 	r.logf("w%d r%d flushed %+v", h.w.name, h.claim.Record, res)
 	if !r.calm && r.oneIn(8) {
+		r.met(FlushAnswerLost)
 		r.logf("w%d r%d the flush's answer is lost", h.w.name, h.claim.Record)
 		return
 	}
@@ -176,6 +192,7 @@ func (r *run) commit(worker, epoch int64, f core.Flush) core.FlushResult {
 	res := r.twin.Flush(worker, epoch, f)
 	if res.Busy {
 		r.stats.BusyFlushes++
+		r.met(AppenderInFlight)
 	}
 	if f.Clear && res.Status <= core.FlushGone {
 		r.stats.Cleared++
@@ -220,8 +237,10 @@ func (r *run) pairBusy(t *task) bool {
 }
 
 func (r *run) refuse(t *task) {
-	until := r.twin.Now.Add(time.Duration(1+r.ch.IntN(15)) * time.Second)
-	r.logf("w%d r%d  c%d refused until +%v", t.h.w.name, t.work.Record, t.work.Consumer.ID, until.Sub(r.twin.Now))
+	wait := time.Duration(1+r.ch.IntN(15)) * time.Second
+	until := r.now(t.h.w).Add(wait)
+	r.met(StartRefused)
+	r.logf("w%d r%d  c%d refused for %v", t.h.w.name, t.work.Record, t.work.Consumer.ID, wait)
 	t.h.w.remove(t)
 	r.check.refused(t, until)
 	r.tell(t.h, delivery.NotStarted{Work: r.check.unchanged(t), Until: until})
@@ -239,10 +258,11 @@ func (r *run) begin(t *task) {
 	}
 	r.logf("w%d r%d  begin c%d %v attempt %d redelivered %v", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), t.work.Attempt, t.work.Redelivered)
 	r.check.begins(t)
-	t.state, t.begun = running, r.twin.Now
+	t.state, t.begun = running, r.mono()
 	for _, e := range t.work.Events {
 		if r.poison[dkey{pair{e.Record, t.work.Consumer.ID}, e.Seq}] {
 			r.stats.Killed++
+			r.met(KilledByEvent)
 			r.logf("w%d is killed by the event", w.name)
 			r.kill(w)
 			return
@@ -297,17 +317,19 @@ func (r *run) end(t *task) {
 		r.finish(t, out)
 		return
 	}
-	t.booked = delivery.Decide(r.twin.Now, r.ch.Float64, t.work.Consumer, &t.work, &out)
+	t.booked = delivery.Decide(r.now(t.h.w), r.ch.Float64, t.work.Consumer, &t.work, &out)
 	r.commitTx(t)
 }
 
-// commitTx commits, unless the connection breaks first; the reply may be lost.
+// commitTx commits, unless the connection breaks first or the commit is refused; the reply may be lost.
 func (r *run) commitTx(t *task) {
 	w := t.h.w
 	if r.cfg.Errors && !r.calm && r.oneIn(20) {
 		t.tx.Rollback()
 		t.tx = nil
-		r.logf("w%d r%d  c%d %v: the connection breaks", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events))
+		broken := [...]Fault{ConnectionLost, TransientError}[r.ch.IntN(2)]
+		r.met(broken)
+		r.logf("w%d r%d  c%d %v: no commit, by %v", w.name, t.work.Record, t.work.Consumer.ID, seqs(t.work.Events), broken)
 		out := core.Outcome{Err: t.out.Err, Cancelled: t.out.Cancelled}
 		if out.Err == nil {
 			out.Err = errHandler
@@ -328,6 +350,7 @@ func (r *run) commitTx(t *task) {
 	r.check.booked(was, t)
 	t.out.Booked = &t.booked
 	if !r.calm && r.oneIn(8) {
+		r.met(CommitReplyLost)
 		r.logf("w%d r%d  the commit's reply is lost", w.name, t.work.Record)
 		t.state = committed
 		return
@@ -337,7 +360,7 @@ func (r *run) commitTx(t *task) {
 
 // moved: the row was not where it was expected. Had this delivery committed before?
 func (r *run) moved(t *task) {
-	b := delivery.Decide(r.twin.Now, r.ch.Float64, t.work.Consumer, &t.work, &core.Outcome{})
+	b := delivery.Decide(r.now(t.h.w), r.ch.Float64, t.work.Consumer, &t.work, &core.Outcome{})
 	if mine, has := r.twin.Look(t.h.w.id, &t.work, &b); mine && has {
 		r.finish(t, core.Outcome{Booked: &b})
 		return

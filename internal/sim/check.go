@@ -32,7 +32,7 @@ type checker struct {
 	// clean are the tokens whose claims ended as asked.
 	clean map[int64]bool
 	// loosed are pairs whose place was given up by disabling: what was not flushed may come again.
-	loosed map[pair]time.Time
+	loosed map[pair]time.Duration
 	// excused are tokens whose HandleTx lost its row to a consumer's being
 	// disabled: the claim was given up for it.
 	excused map[int64]bool
@@ -76,7 +76,7 @@ type history struct {
 
 type success struct {
 	token int64
-	at    time.Time
+	at    time.Duration // monotonic
 }
 
 // attempt is a run that has ended.
@@ -97,7 +97,7 @@ func newChecker(r *run) *checker {
 	return &checker{
 		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
 		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
-		loosed: map[pair]time.Time{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
+		loosed: map[pair]time.Duration{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
 		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, liveFrom: map[pair]int64{}, inTrouble: map[pair]bool{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
 	}
 }
@@ -138,8 +138,8 @@ func (c *checker) alive(h *holding) {
 	switch {
 	case h.wakeAt.IsZero():
 		fail("w%d record %d: the machine waits for nothing", h.w.name, h.claim.Record)
-	case h.wakeAt.After(c.twin.Now.Add(time.Second)):
-		fail("w%d record %d: the machine holds the claim for %v with nothing to do", h.w.name, h.claim.Record, h.wakeAt.Sub(c.twin.Now))
+	case h.wakeAt.After(c.r.latest().Add(time.Second)):
+		fail("w%d record %d: the machine holds the claim for %v with nothing to do", h.w.name, h.claim.Record, h.wakeAt.Sub(c.r.now(h.w)))
 	}
 }
 
@@ -299,7 +299,10 @@ func seqs(events []core.Event) []int64 {
 	return out
 }
 
-func rows(list []core.Checkpoint) string {
+// rows and flushText are what traces say of them; nothing is written unless a trace is kept.
+type rows []core.Checkpoint
+
+func (list rows) String() string {
 	var b strings.Builder
 	for _, k := range list {
 		fmt.Fprintf(&b, "[c%d@%d %s a%d g%d x%d]", k.Consumer, k.Seq, k.State, k.Attempt, k.Granted, k.Crashes)
@@ -307,7 +310,9 @@ func rows(list []core.Checkpoint) string {
 	return b.String()
 }
 
-func describe(f *core.Flush) string {
+type flushText struct{ *core.Flush }
+
+func (f flushText) String() string {
 	s := fmt.Sprintf("%s head %d cursor %d up %s del %v", [...]string{"keep", "SETTLE", "HANDBACK", "RELEASE"}[f.Then], f.Head, f.Cursor, rows(f.Upserts), f.Deletes)
 	if f.Clear {
 		s += " clear"

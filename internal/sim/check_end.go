@@ -28,7 +28,7 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 		h.cancelled = false
 		if verdict >= keylinetype.VerdictRetry && verdict <= keylinetype.VerdictPermanent {
 			h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Dead.Granted, charged: true, at: c.twin.Now}
-			c.judge(&h.last, w, verdict, delay)
+			c.judge(&h.last, t, verdict, delay)
 		}
 		return
 	}
@@ -45,11 +45,12 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 	h.cancelled = false
 	h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Checkpoint.Granted, batch: batch, at: c.twin.Now,
 		charged: verdict != keylinetype.VerdictSnooze}
-	c.judge(&h.last, w, verdict, delay)
+	c.judge(&h.last, t, verdict, delay)
 }
 
 // judge is the checker's own reading of the retry policy.
-func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, delay time.Duration) {
+func (c *checker) judge(a *attempt, t *task, verdict keylinetype.Verdict, delay time.Duration) {
+	w, now := &t.work, c.r.now(t.h.w)
 	c.r.stats.Failed++
 	defer func() {
 		if a.reason != "" || a.terminal {
@@ -62,7 +63,7 @@ func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, d
 	advance := w.Consumer.OnDead == keylinetype.Advance || w.Consumer.OnDead == ""
 	switch {
 	case verdict == keylinetype.VerdictSnooze:
-		a.notBefore = c.twin.Now.Add(delay)
+		a.notBefore = now.Add(delay)
 	case verdict == keylinetype.VerdictSkip && !a.batch:
 		a.terminal = true
 	case verdict == keylinetype.VerdictPermanent && !a.batch:
@@ -70,9 +71,9 @@ func (c *checker) judge(a *attempt, w *core.Work, verdict keylinetype.Verdict, d
 	case n > len(delays) && !a.batch:
 		a.terminal, a.reason = advance, core.DeadExhausted
 	case verdict == keylinetype.VerdictRetryAfter:
-		a.notBefore = c.twin.Now.Add(delay)
+		a.notBefore = now.Add(delay)
 	case n > 0 && n <= len(delays):
-		a.notBefore = c.twin.Now.Add(time.Duration(float64(delays[n-1]) * 0.9))
+		a.notBefore = now.Add(time.Duration(float64(delays[n-1]) * 0.9))
 	}
 }
 

@@ -120,10 +120,10 @@ func (c *checker) statusOf(row *consumerRow) {
 	for _, rec := range c.twin.records {
 		k := pair{rec.id, row.ID}
 		if row.Status == core.Disabled {
-			c.loosed[k] = c.twin.Now.Add(time.Hour) // until it is enabled
+			c.loosed[k] = c.r.mono() + time.Hour // until it is enabled
 		}
 		if was == core.Disabled {
-			c.loosed[k], c.loosedAt[k] = c.twin.Now, c.twin.tokens
+			c.loosed[k], c.loosedAt[k] = c.r.mono(), c.twin.tokens
 			c.pos[k] = c.twin.Position(rec.id, row.ID)
 		}
 	}
@@ -202,8 +202,8 @@ func (c *checker) cause(d *DeadRow) {
 	switch d.Reason {
 	case core.DeadExhausted, core.DeadPermanent:
 		ok = slices.ContainsFunc(h.ends, func(a attempt) bool { return a.reason == d.Reason && a.attempt == d.Attempt })
-		if row.Status == core.Disabled || row.Status == core.Retired {
-			ok = true // reopened: its consumer is no longer there
+		if row.Status == core.Disabled || row.Status == core.Retired || d.ErrorCode == "consumer_gone" && c.interrupted[d.Consumer] {
+			ok = true // reopened: its consumer was no longer there
 		}
 	case core.DeadUnsupported:
 		ok = row.OnUnsupported == keylinetype.DeadLetterUnsupported
@@ -234,7 +234,7 @@ func (c *checker) work(rec *record) {
 		fail("record %d has commands or retries, and no mailbox", rec.id)
 	}
 	soon := c.endedAt[rec.id].Add(time.Second)
-	if c.twin.commandsWait(rec.id) && m.DueAt.After(c.twin.Now) && m.DueAt.After(soon) {
+	if c.twin.commandsWait(rec.id) && m.DueAt.After(c.r.latest()) && m.DueAt.After(soon) {
 		fail("record %d: a command waits until %v", rec.id, m.DueAt.Sub(epochStart))
 	}
 	for _, row := range c.twin.consumers {
@@ -270,7 +270,7 @@ func (c *checker) offered(rec *record, consumer int32, seq int64, due time.Time)
 		fail("record %d: consumer %d has seq %d to do, and there is no mailbox", rec.id, consumer, seq)
 	}
 	latest := due
-	for _, t := range []time.Time{c.twin.Now, c.refusedTo[consumer], c.endedAt[rec.id].Add(time.Second)} {
+	for _, t := range []time.Time{c.r.latest(), c.refusedTo[consumer], c.endedAt[rec.id].Add(time.Second)} {
 		if t.After(latest) {
 			latest = t
 		}

@@ -55,7 +55,7 @@ func (c *checker) heldBack(k pair, cp core.Checkpoint) bool {
 	if cp.State == core.Parked {
 		return cp.ErrorCode != core.CodeUnsupportedVersion
 	}
-	return cp.State == core.Backoff && cp.NextAttemptAt.After(c.twin.Now)
+	return cp.State == core.Backoff && cp.NextAttemptAt.After(c.r.latest())
 }
 
 func (c *checker) runs(h *holding, consumer int32) bool {

@@ -40,6 +40,14 @@ type Config struct {
 	// Subsets: workers host some of the consumers.
 	Subsets bool
 
+	// Clocks: the database's clock is set, and what workers read of it is off by a little.
+	Clocks bool
+
+	// Quiet keeps no trace: a failure then says what broke, and not how. Trace,
+	// if not nil, is given each line of it instead.
+	Quiet bool
+	Trace func(line string)
+
 	CrashBudget int
 	LoadLimit   int
 
@@ -58,17 +66,25 @@ type Stats struct {
 	Commands, CommandsDone, Epochs, Batches, Txs, Killed       int
 	WrittenAhead, DeadRetries, Cleared, BusyFlushes, Wants     int
 	CrashDead                                                  int
+	// Steps are the things that happened, those after the faults included.
+	Steps int
+	// Faults counts each kind.
+	Faults [faults]int
 }
 
-func (s *Stats) add(o Stats) {
+// Add adds another run's.
+func (s *Stats) Add(o Stats) {
 	for _, p := range [][2]*int{
 		{&s.Begun, &o.Begun}, {&s.Completed, &o.Completed}, {&s.Failed, &o.Failed}, {&s.Redelivered, &o.Redelivered},
 		{&s.Dead, &o.Dead}, {&s.Skips, &o.Skips}, {&s.Parked, &o.Parked}, {&s.Crashes, &o.Crashes}, {&s.Fenced, &o.Fenced},
 		{&s.Settled, &o.Settled}, {&s.HandedBack, &o.HandedBack}, {&s.Released, &o.Released}, {&s.Commands, &o.Commands},
 		{&s.CommandsDone, &o.CommandsDone}, {&s.Epochs, &o.Epochs}, {&s.Batches, &o.Batches}, {&s.Txs, &o.Txs}, {&s.Killed, &o.Killed},
 		{&s.WrittenAhead, &o.WrittenAhead}, {&s.DeadRetries, &o.DeadRetries}, {&s.Cleared, &o.Cleared},
-		{&s.BusyFlushes, &o.BusyFlushes}, {&s.Wants, &o.Wants}, {&s.CrashDead, &o.CrashDead},
+		{&s.BusyFlushes, &o.BusyFlushes}, {&s.Wants, &o.Wants}, {&s.CrashDead, &o.CrashDead}, {&s.Steps, &o.Steps},
 	} {
 		*p[0] += *p[1]
+	}
+	for f, n := range o.Faults {
+		s.Faults[f] += n
 	}
 }

@@ -36,6 +36,7 @@ func (r *run) newWorker(all bool) *worker {
 func (r *run) fault(w *worker) {
 	switch r.ch.IntN(6) {
 	case 0, 1:
+		r.met(Crash)
 		r.logf("w%d crashes", w.name)
 		r.kill(w)
 	case 2:
@@ -87,12 +88,18 @@ func (r *run) kill(w *worker) {
 // thaw lets a frozen process go on; if it was marked lost it does not know yet.
 func (r *run) thaw(w *worker) {
 	r.logf("w%d goes on", w.name)
+	if !r.twin.live(w.id) && len(w.held)+len(w.runs) > 0 {
+		r.met(Zombie)
+	}
 	w.frozen = false
 }
 
 // fence is what a worker does that finds itself lost, or cut off: it cancels
 // its handlers, says that it left, and registers as a new incarnation.
 func (r *run) fence(w *worker) {
+	if !r.calm {
+		r.met(Fenced)
+	}
 	r.logf("w%d fences itself", w.name)
 	r.twin.Leave(w.id)
 	for _, h := range slices.Clone(w.held) {
@@ -108,6 +115,7 @@ func (r *run) fence(w *worker) {
 }
 
 func (r *run) rejoin(w *worker) {
+	r.met(Drained)
 	r.logf("w%d is drained, and starts again", w.name)
 	r.twin.Leave(w.id)
 	w.draining = false

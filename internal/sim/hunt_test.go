@@ -27,7 +27,7 @@ func TestHunt(t *testing.T) {
 	digits := regexp.MustCompile(`[0-9]+|0x[0-9a-f]+`)
 	for seed := *huntFrom; seed < *huntFrom+uint64(*hunt); seed++ {
 		rnd := clock.NewRand(seed)
-		cfg := drawConfig(rnd)
+		cfg := Draw(rnd)
 		cfg.Steps = 10 + int(seed)%*huntSteps
 		_, err := Run(cfg, rnd)
 		if err == nil {

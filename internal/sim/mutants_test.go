@@ -97,7 +97,7 @@ func TestCheckerNoticesEveryMutant(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(most) {
 				rnd := clock.NewRand(seed)
-				cfg := drawConfig(rnd)
+				cfg := Draw(rnd)
 				cfg.Faults, cfg.Errors, cfg.Registry, cfg.Operators = true, true, true, true
 				cfg.Poison = seed%2 == 0
 				cfg.Steps = 40 + int(seed%160)

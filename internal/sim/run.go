@@ -29,6 +29,12 @@ type run struct {
 	calm  bool
 	stats Stats
 	trace []string
+	// wakes are notifications on their way; unheard are the records of those that were lost.
+	wakes   []int64
+	unheard map[int64]bool
+	// stepped is by how much the database's clock was set; high is the latest time that anybody took for the present.
+	stepped time.Duration
+	high    time.Time
 }
 
 // limboFlush is a flush whose sender is gone: the server may still execute it.
@@ -40,7 +46,7 @@ type limboFlush struct {
 // Run carries out one random schedule, then lets the dust settle. The error is
 // a broken promise, with the end of the schedule.
 func Run(cfg Config, ch Choices) (stats Stats, err error) {
-	r := &run{cfg: cfg, ch: ch, twin: NewTwin(epochStart, cfg.Ordering), poison: map[dkey]bool{}, late: cfg.Late}
+	r := &run{cfg: cfg, ch: ch, twin: NewTwin(epochStart, cfg.Ordering), poison: map[dkey]bool{}, unheard: map[int64]bool{}, late: cfg.Late}
 	r.twin.Defects = cfg.Defects
 	r.check = newChecker(r)
 	defer func() {
@@ -49,7 +55,10 @@ func Run(cfg Config, ch Choices) (stats Stats, err error) {
 			if !ok {
 				broken.text = fmt.Sprintf("panic: %v\n%s", v, debug.Stack())
 			}
-			stats, err = r.stats, fmt.Errorf("%w\nafter:\n%s", broken, r.tail())
+			stats, err = r.stats, broken
+			if len(r.trace) > 0 {
+				err = fmt.Errorf("%w\nafter:\n%s", broken, r.tail())
+			}
 		}
 	}()
 	for _, c := range cfg.Consumers {
@@ -70,7 +79,15 @@ func Run(cfg Config, ch Choices) (stats Stats, err error) {
 }
 
 func (r *run) logf(format string, args ...any) {
-	r.trace = append(r.trace, fmt.Sprintf("%8.3f ", r.twin.Now.Sub(epochStart).Seconds())+fmt.Sprintf(format, args...))
+	if r.cfg.Quiet {
+		return
+	}
+	line := fmt.Sprintf("%8.3f ", r.twin.Now.Sub(epochStart).Seconds()) + fmt.Sprintf(format, args...)
+	if r.cfg.Trace != nil {
+		r.cfg.Trace(line)
+		return
+	}
+	r.trace = append(r.trace, line)
 }
 
 func (r *run) tail() string {
@@ -114,13 +131,19 @@ func (a *actions) pick(ch Choices) bool {
 	return false
 }
 
-// step lets one thing happen, and looks at the result.
+// step lets one thing happen.
 func (r *run) step() {
 	var a actions
 	r.worldActions(&a)
 	for _, w := range r.workers {
 		r.workerActions(&a, w)
 	}
+	r.happen(&a)
+}
+
+// happen lets one of the actions happen, and looks at the result.
+func (r *run) happen(a *actions) {
 	a.pick(r.ch)
+	r.stats.Steps++
 	r.check.state()
 }

@@ -14,8 +14,9 @@ func (r *run) settleDown() {
 	for len(r.open) > 0 {
 		r.endAppend(r.open[0])
 	}
+	r.wakes = nil
 	for _, w := range slices.Clone(r.workers) {
-		w.frozen = false
+		w.frozen, w.skew = false, 0
 		if !r.twin.live(w.id) {
 			r.fence(w)
 		}
@@ -115,8 +116,7 @@ func (r *run) quiesce() {
 			}
 		}
 		a.add(3, func() { r.toNextDue() })
-		a.pick(r.ch)
-		r.check.state()
+		r.happen(&a)
 	}
 }
 
@@ -152,7 +152,9 @@ func (r *run) toNextDue() {
 	}
 	for _, w := range r.workers {
 		for _, h := range w.held {
-			sooner(h.wakeAt)
+			if !h.wakeAt.IsZero() {
+				sooner(epochStart.Add(h.alarm + r.stepped))
+			}
 		}
 	}
 	r.twin.Now = at

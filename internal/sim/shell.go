@@ -16,6 +16,7 @@ type worker struct {
 	held  []*holding
 	// frozen: the process does not run. zombie: it runs, and does not know yet that it was marked lost.
 	frozen, draining bool
+	skew             time.Duration // of what it takes for the database's time
 	// runs are the handlers that are queued or run, also those of claims that were lost.
 	runs []*task
 }
@@ -38,6 +39,7 @@ type holding struct {
 	reload  bool
 	newReg  *core.Registry // the first half of a reload
 	wakeAt  time.Time
+	alarm   time.Duration // when the timer for it goes off, in monotonic time
 }
 
 type taskState int
@@ -56,7 +58,7 @@ type task struct {
 	given     *core.Work // the machine's own, which must stay as it was
 	state     taskState
 	cancelled bool
-	begun     time.Time
+	begun     time.Duration
 	tx        *Tx
 	booked    core.Booking
 	out       core.Outcome
@@ -70,7 +72,7 @@ func (r *run) start(h *holding, loaded core.Loaded) {
 	h.reg = reg
 	r.check.planned(h)
 	m, effects := delivery.New(reg, loaded, delivery.Options{
-		Now: r.twin.Now, Random: r.ch.Float64, CrashBudget: r.cfg.CrashBudget, LoadLimit: r.cfg.LoadLimit,
+		Now: r.now(h.w), Random: r.ch.Float64, CrashBudget: r.cfg.CrashBudget, LoadLimit: r.cfg.LoadLimit,
 	})
 	h.machine = m
 	r.carryOut(h, effects)
@@ -84,7 +86,10 @@ func (r *run) tell(h *holding, m delivery.Message) {
 	if !h.live() {
 		return
 	}
-	r.carryOut(h, h.machine.Step(r.twin.Now, m))
+	if h.w.skew != 0 {
+		r.met(ClockSkew)
+	}
+	r.carryOut(h, h.machine.Step(r.now(h.w), m))
 }
 
 // carryOut does what the machine asks for. Nothing is answered at once: every
@@ -123,7 +128,7 @@ func (r *run) carryOutOne(h *holding, e delivery.Effect) {
 			}
 		}
 	case delivery.Flush:
-		r.logf("w%d r%d  flush %s", h.w.name, h.claim.Record, describe(e.Flush))
+		r.logf("w%d r%d  flush %s", h.w.name, h.claim.Record, flushText{e.Flush})
 		if h.flush != nil || h.answer != nil {
 			fail("w%d record %d: a second flush in flight", h.w.name, h.claim.Record)
 		}
@@ -141,7 +146,7 @@ func (r *run) carryOutOne(h *holding, e delivery.Effect) {
 		h.reload = true
 		r.logf("w%d r%d  reload", h.w.name, h.claim.Record)
 	case delivery.WakeAt:
-		h.wakeAt = e.At
+		h.wakeAt, h.alarm = e.At, r.mono()+e.At.Sub(r.now(h.w))
 	case delivery.Stop:
 		r.stop(h, e.Why)
 	}

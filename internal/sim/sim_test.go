@@ -1,72 +1,12 @@
 package sim
 
 import (
-	"fmt"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/keylinehq/keyline/internal/clock"
-	"github.com/keylinehq/keyline/internal/core"
-	"github.com/keylinehq/keyline/keylinetype"
 )
-
-// drawConsumer draws a consumer's policies.
-func drawConsumer(ch Choices, name string) core.Consumer {
-	jitter := 0.1
-	c := core.Consumer{
-		Name: name, Types: [][]string{{"*"}, {"*"}, {"a.*"}, {"b.one", "a.two"}}[ch.IntN(4)],
-		Retry:  keylinetype.RetryPolicy{Delays: []time.Duration{0, time.Second, 5 * time.Second}[:ch.IntN(4)], Jitter: &jitter},
-		OnDead: keylinetype.Advance, Scope: keylinetype.OneForOne, OnUnsupported: keylinetype.SkipUnsupported,
-		Window: []int{1, 1, 2, 4}[ch.IntN(4)], BatchSize: 1,
-	}
-	if ch.IntN(3) == 0 {
-		c.OnDead = keylinetype.Park
-	}
-	if ch.IntN(4) == 0 {
-		c.Scope = keylinetype.AllForOne
-	}
-	if ch.IntN(3) == 0 {
-		c.Versions = []int{1}
-		c.OnUnsupported = []keylinetype.Unsupported{keylinetype.SkipUnsupported, keylinetype.DeadLetterUnsupported, keylinetype.WaitUnsupported}[ch.IntN(3)]
-	}
-	switch ch.IntN(4) {
-	case 0:
-		c.Transactional = true
-	case 1:
-		c.BatchSize = 2 + ch.IntN(3)
-	}
-	return c
-}
-
-// drawConfig draws what a run is about.
-func drawConfig(ch Choices) Config {
-	flag := func() bool { return ch.IntN(3) > 0 }
-	cfg := Config{
-		Records: 1 + ch.IntN(3), Workers: 1 + ch.IntN(3), Ordering: keylinetype.Independent,
-		Faults: flag(), Errors: flag(), Breakers: !flag(), Operators: flag(), Registry: flag(), Subsets: flag(),
-		LoadLimit: []int{2, 3, 64}[ch.IntN(3)], CrashBudget: 3,
-	}
-	cfg.Poison = cfg.Faults && !flag()
-	if ch.IntN(3) == 0 {
-		cfg.Ordering = keylinetype.Lockstep
-	}
-	for i := range 1 + ch.IntN(3) {
-		cfg.Consumers = append(cfg.Consumers, drawConsumer(ch, fmt.Sprintf("c%d", i+1)))
-	}
-	for i := range ch.IntN(3) {
-		c := drawConsumer(ch, fmt.Sprintf("late%d", i+1))
-		switch ch.IntN(3) {
-		case 0:
-			c.Start = keylinetype.Beginning()
-		case 1:
-			c.Start = keylinetype.At(epochStart.Add(time.Duration(ch.IntN(20)) * time.Second))
-		}
-		cfg.Late = append(cfg.Late, c)
-	}
-	return cfg
-}
 
 // schedules runs a property over seeded schedules: rapid draws the seed and the
 // length, so that -rapid.checks sets how many and a failure names its seed.
@@ -74,13 +14,13 @@ func schedules(t *testing.T, change func(*Config)) Stats {
 	var total Stats
 	rapid.Check(t, func(t *rapid.T) {
 		rnd := clock.NewRand(rapid.Uint64().Draw(t, "seed"))
-		cfg := drawConfig(rnd)
+		cfg := Draw(rnd)
 		cfg.Steps = rapid.IntRange(10, 400).Draw(t, "steps")
 		if change != nil {
 			change(&cfg)
 		}
 		stats, err := Run(cfg, rnd)
-		total.add(stats)
+		total.Add(stats)
 		if err != nil {
 			t.Fatalf("%v\nconfig %+v", err, cfg)
 		}
@@ -124,7 +64,7 @@ func TestEventThatKillsItsProcessIsFound(t *testing.T) {
 	crashes := 0
 	rapid.Check(t, func(t *rapid.T) {
 		rnd := clock.NewRand(rapid.Uint64().Draw(t, "seed"))
-		cfg := drawConfig(rnd)
+		cfg := Draw(rnd)
 		cfg.Steps = rapid.IntRange(20, 150).Draw(t, "steps")
 		cfg.Faults, cfg.Poison, cfg.Errors, cfg.Registry, cfg.Operators = false, true, false, false, false
 		stats, err := Run(cfg, rnd)
@@ -152,7 +92,7 @@ func (d drawn) Float64() float64 { return rapid.Float64Range(0, 0.999).Draw(d.t,
 // TestShortSchedules: fewer and shorter ones, chosen step by step, that shrink to the point.
 func TestShortSchedules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := drawConfig(drawn{t})
+		cfg := Draw(drawn{t})
 		cfg.Steps = rapid.IntRange(5, 40).Draw(t, "steps")
 		if _, err := Run(cfg, drawn{t}); err != nil {
 			t.Fatalf("%v\nconfig %+v", err, cfg)

@@ -29,6 +29,10 @@ func (r *run) worldActions(a *actions) {
 	if r.anyLost() {
 		a.add(8, func() { r.recover() })
 	}
+	if len(r.wakes) > 0 {
+		a.add(6, func() { r.hear() })
+	}
+	r.clockActions(a)
 	if r.cfg.Registry {
 		a.add(1, func() { r.changeRegistry() })
 	}
@@ -79,6 +83,7 @@ func (r *run) append(recordID int64) {
 	}
 	r.logf("r%d append %v", recordID, seqs(o.events))
 	o.Commit()
+	r.wake(recordID)
 }
 
 func (r *run) endAppend(o *Appending) {
@@ -96,12 +101,14 @@ func (r *run) endAppend(o *Appending) {
 	}
 	r.logf("r%d append committed %v", o.record.id, seqs(o.events))
 	o.Commit()
+	r.wake(o.record.id)
 }
 
 func (r *run) applyLimbo(l *limboFlush) {
 	i := slices.Index(r.limbo, l)
 	r.limbo = slices.Delete(r.limbo, i, i+1)
 	res := r.commit(l.worker, l.epoch, l.flush)
+	r.met(FlushInLimbo)
 	r.logf("r%d a dead worker's flush arrives: %+v", l.flush.Record, res)
 }
 
@@ -134,6 +141,7 @@ func (r *run) register(c core.Consumer) {
 
 func (r *run) changeRegistry() {
 	r.stats.Epochs++
+	r.met(RegistryChange)
 	if len(r.late) > 0 && r.oneIn(4) {
 		r.register(r.late[0])
 		r.late = r.late[1:]
@@ -203,6 +211,10 @@ func (r *run) operate() {
 func (r *run) command(c core.Command) {
 	if r.twin.Command(c) {
 		r.stats.Commands++
+		if !r.calm {
+			r.met(Command)
+			r.wake(c.Record)
+		}
 		r.logf("r%d command %d: %s c%d dead letter %d", c.Record, len(r.twin.commands), c.Kind, c.Consumer, c.DeadLetter)
 	}
 }
