@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test bench bench/peers guarantees faults sim lint fmt generate verify \
+.PHONY: help demo dev build test bench bench/peers guarantees faults sim sim/mutants lint fmt generate verify \
 	check-deploy check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -44,6 +44,9 @@ SEED ?=
 
 sim: ## random schedules of faults on the delivery core: make sim RUNS=100000
 	@go run ./internal/sim/simulate -runs '$(RUNS)' -seed '$(SEED)' $(ARGS)
+
+sim/mutants: ## each protocol rule broken on its own: one that no schedule notices fails
+	@go test -count=1 -v -run 'NoticesEveryMutant' ./internal/sim ./listener $(ARGS)
 
 lint: ## golangci-lint, with the import table
 	@scripts/golangci-lint run $(ARGS)

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -23,39 +24,80 @@ var txShapes = [][]string{
 	{"append", "wants", "commit"},
 }
 
+// choices is where a schedule's randomness comes from.
+type choices interface{ IntN(n int) int }
+
+// drawn lets rapid choose, so that it can shrink.
+type drawn struct{ t *rapid.T }
+
+func (d drawn) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "choice") }
+
 // drawTwin makes workers, not all of which need host the same.
-func drawTwin(t *rapid.T) *twin {
+func drawTwin(ch choices) *twin {
 	hosts := [][]int32{{7}}
-	for range rapid.IntRange(0, 2).Draw(t, "more workers") {
-		if rapid.Bool().Draw(t, "hosts all") {
+	for range ch.IntN(3) {
+		if ch.IntN(2) == 0 {
 			hosts = append(hosts, []int32{7})
 		} else {
 			hosts = append(hosts, nil)
 		}
 	}
-	s := newTwin(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }, twinTiming, hosts...)
-	s.retries = rapid.IntRange(0, 3).Draw(t, "retries")
-	if len(hosts) > 1 && rapid.IntRange(0, 3).Draw(t, "one is deaf") == 0 {
-		s.workers[rapid.IntRange(0, len(hosts)-1).Draw(t, "which")].deaf = true
+	s := newTwin(ch.IntN, twinTiming, hosts...)
+	s.retries = ch.IntN(4)
+	if len(hosts) > 1 && ch.IntN(4) == 0 {
+		s.workers[ch.IntN(len(hosts))].deaf = true
 	}
 	return s
 }
 
 // round begins some transactions, lets things happen, faults among them, and
 // then lets everything come to rest but the transactions that stay open.
-func round(t *rapid.T, s *twin, open func(*twinTx) bool) {
-	for range rapid.IntRange(1, 4).Draw(t, "transactions") {
-		s.txs = append(s.txs, &twinTx{ops: slices.Clone(rapid.SampledFrom(txShapes).Draw(t, "shape"))})
+func round(ch choices, s *twin, open func(*twinTx) bool) error {
+	for range 1 + ch.IntN(4) {
+		s.txs = append(s.txs, &twinTx{ops: slices.Clone(txShapes[ch.IntN(len(txShapes))])})
 	}
-	for range rapid.IntRange(0, 60).Draw(t, "steps") {
-		s.do(s.but(open, s.steps(rapid.IntRange(0, 9).Draw(t, "fault") == 0)))
+	for range ch.IntN(61) {
+		s.do(s.but(open, s.steps(ch.IntN(10) == 0)))
 	}
+	return s.comesToRest(open)
+}
+
+// comesToRest lets everything happen that can, after which nothing may wait that somebody could claim.
+func (s *twin) comesToRest(open func(*twinTx) bool) error {
 	if err := s.settle(open); err != nil {
-		t.Fatalf("%v: %v", err, s)
+		return fmt.Errorf("%w: %v", err, s)
 	}
 	if lost := s.waiting(); len(lost) > 0 {
-		t.Fatalf("nobody claims records %v: %v", lost, s)
+		return fmt.Errorf("nobody claims records %v: %v", lost, s)
 	}
+	return nil
+}
+
+// anyRounds is a schedule in which all transactions end.
+func anyRounds(ch choices, s *twin) error {
+	for range 1 + ch.IntN(3) {
+		if err := round(ch, s, allEnd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// besideAnOpenOne is a schedule beside a transaction that has decided that
+// nobody sleeps, and stays open until all others have ended.
+func besideAnOpenOne(ch choices, s *twin) error {
+	long := &twinTx{ops: []string{"append", "commit"}}
+	s.txs = append(s.txs, long)
+	s.txStep(long) // decides before anybody sleeps
+	for range 1 + ch.IntN(3) {
+		if err := round(ch, s, func(tx *twinTx) bool { return tx == long }); err != nil {
+			return err
+		}
+	}
+	if s.seen["wake granted"] > 0 && !s.unshared {
+		return fmt.Errorf("the sleep lock was granted beside a shared holder: %v", s)
+	}
+	return s.comesToRest(allEnd) // and when it ends, that alone is the wake-up
 }
 
 // checks runs a property more often than the default.
@@ -73,9 +115,9 @@ func checks(t *testing.T, property func(*rapid.T)) {
 func TestPolicyLosesNoWakeUp(t *testing.T) {
 	seen := map[string]int{}
 	checks(t, func(t *rapid.T) {
-		s := drawTwin(t)
-		for range rapid.IntRange(1, 3).Draw(t, "rounds") {
-			round(t, s, allEnd)
+		s := drawTwin(drawn{t})
+		if err := anyRounds(drawn{t}, s); err != nil {
+			t.Fatal(err)
 		}
 		s.addSeen(seen)
 	})
@@ -89,22 +131,9 @@ func TestPolicyLosesNoWakeUp(t *testing.T) {
 func TestPolicyOneOpenTransactionHoldsUpNobodyElse(t *testing.T) {
 	seen := map[string]int{}
 	checks(t, func(t *rapid.T) {
-		s := drawTwin(t)
-		long := &twinTx{ops: []string{"append", "commit"}}
-		s.txs = append(s.txs, long)
-		s.txStep(long) // decides before anybody sleeps
-		for range rapid.IntRange(1, 3).Draw(t, "rounds") {
-			round(t, s, func(tx *twinTx) bool { return tx == long })
-		}
-		if s.seen["wake granted"] > 0 {
-			t.Fatalf("the sleep lock was granted beside a shared holder: %v", s)
-		}
-		// And when it ends, that alone is the wake-up.
-		if err := s.settle(allEnd); err != nil {
-			t.Fatalf("%v: %v", err, s)
-		}
-		if lost := s.waiting(); len(lost) > 0 {
-			t.Fatalf("the end of the long transaction woke nobody for %v: %v", lost, s)
+		s := drawTwin(drawn{t})
+		if err := besideAnOpenOne(drawn{t}, s); err != nil {
+			t.Fatal(err)
 		}
 		s.addSeen(seen)
 	})

@@ -152,6 +152,10 @@ type twin struct {
 	horizon     time.Duration // timers that are due later do not fire
 	trace       []string
 	seen        map[string]int // how often a situation came up
+
+	// What mutants break.
+	drop     Cause // no wake for these causes
+	unshared bool  // an appender does not keep the sleep lock to its end
 }
 
 func newTwin(choose func(n int) int, timing Timing, hosts ...[]int32) *twin {
@@ -169,7 +173,7 @@ func (s *twin) apply(w *twinWorker, e Effects) {
 	if e.Arm != 0 {
 		w.want = e.Arm
 	}
-	if e.Wake.Causes != 0 {
+	if e.Wake.Causes &^= s.drop; e.Wake.Causes != 0 {
 		e.Wake.Causes.Each(func(name string) { s.seen["wake "+name]++ })
 		w.slot.put(e.Wake)
 	}
@@ -217,7 +221,9 @@ func (s *twin) txStep(tx *twinTx) {
 		}
 		tx.made = append(tx.made, r)
 		if op == "append" && (tx.lock || s.sleep.tryShared(tx)) {
-			tx.lock = true
+			if tx.lock = !s.unshared; s.unshared {
+				s.sleep.dropShared(tx)
+			}
 			s.seen["decided: nobody sleeps"]++
 			return
 		}
