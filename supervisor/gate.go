@@ -31,7 +31,7 @@ type gate struct {
 	mu       sync.Mutex
 	inFlight int
 	queued   int
-	lanes    []*lane // by consumer id, nil where there is none: ids are few
+	lanes    map[int32]*lane
 	turns    []*lane // the order of turns
 	turn     int
 }
@@ -54,23 +54,20 @@ type lane struct {
 }
 
 func newGate(c clock.Clock, maxInFlight int, limits map[string]Limits) *gate {
-	return &gate{clock: c, max: maxInFlight, limits: limits,
+	return &gate{clock: c, max: maxInFlight, limits: limits, lanes: map[int32]*lane{},
 		begin: (*actors.Ticket).Begin, refuse: (*actors.Ticket).Refuse}
 }
 
 // lane finds a consumer's; the lock is held.
 func (g *gate) lane(c *core.Consumer) *lane {
-	if int(c.ID) < len(g.lanes) && g.lanes[c.ID] != nil {
-		return g.lanes[c.ID]
+	if l := g.lanes[c.ID]; l != nil {
+		return l
 	}
 	limits := g.limits[c.Name]
 	if limits.MaxInFlight <= 0 {
 		limits.MaxInFlight = defaultMaxInFlight
 	}
 	l := &lane{id: c.ID, name: c.Name, max: limits.MaxInFlight, breaker: newBreaker(limits.Breaker)}
-	for int(c.ID) >= len(g.lanes) {
-		g.lanes = append(g.lanes, nil)
-	}
 	g.lanes[c.ID] = l
 	g.turns = append(g.turns, l)
 	return l
