@@ -46,6 +46,8 @@ func (m *Machine) releaseClaim() {
 // left says what work is left: when what is hosted here is due, and which
 // consumers that are not hosted here have work, due when. What is held by lockstep, scope or
 // a parked sibling has no due time: whatever releases it makes the record due.
+// Where only events that are not loaded would tell whether anything holds it (a
+// drain loads none), whoever claims next is to look.
 func (m *Machine) left() (due time.Time, wants []int32, wantsDue time.Time, work bool) {
 	sooner := func(at *time.Time, t time.Time) {
 		if t.Before(m.now) {
@@ -55,6 +57,7 @@ func (m *Machine) left() (due time.Time, wants []int32, wantsDue time.Time, work
 			*at = t
 		}
 	}
+	unknown := m.lockstepUnknown()
 	for i := range m.lanes {
 		l := &m.lanes[i]
 		if l.c.Status != core.Active || l.c.ContractOnly || l.cp.State == core.Parked || !m.behind(l) {
@@ -63,7 +66,7 @@ func (m *Machine) left() (due time.Time, wants []int32, wantsDue time.Time, work
 		work = true
 		until, held := m.waits(l)
 		switch {
-		case held:
+		case held && !unknown:
 		case l.c.Hosted:
 			sooner(&due, until)
 		default:

@@ -433,6 +433,23 @@ func TestLockstepAsksForTheEventsByWhichASiblingWouldHold(t *testing.T) {
 	}
 }
 
+func TestDrainHandsBackWhatOnlyUnloadedEventsWouldHold(t *testing.T) {
+	// The consumer hosted elsewhere takes none of events 1 to 3; a drain comes before all are loaded.
+	elsewhere := consumer(2, func(c *core.Consumer) { c.Hosted, c.Types = false, []string{"other"} })
+	s := &script{t: t, now: begin}
+	m, effects := New(lockstep(consumer(1), elsewhere), loaded(4, 3, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 2, Seq: 0, State: core.Ready}}
+		l.Events = append(events(1, 1), events(4, 4)...)
+	}), Options{Now: begin, LoadLimit: 1})
+	s.m = m
+	s.take(effects)
+	only[LoadEvents](s)
+	s.step(Drain{}).step(EventsLoaded{events(2, 2)})
+	if f := s.flush(core.HandBack); !f.DueAt.Equal(begin) {
+		t.Fatalf("nothing holds event 4, and it is due %v", f.DueAt)
+	}
+}
+
 func TestDeadLetterOfAParkedVersionIsClosedWithItsDelivery(t *testing.T) {
 	park := func(versions ...int) *core.Consumer {
 		return consumer(1, func(c *core.Consumer) {

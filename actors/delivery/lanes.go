@@ -234,6 +234,19 @@ func (m *Machine) holdsUnknown(k *lane) (from int64, unknown bool) {
 	return from, !known
 }
 
+// lockstepUnknown reports whether some lane holds others by events that are not loaded.
+func (m *Machine) lockstepUnknown() bool {
+	if m.reg.Ordering != keylinetype.Lockstep {
+		return false
+	}
+	for i := range m.lanes {
+		if _, unknown := m.holdsUnknown(&m.lanes[i]); unknown {
+			return true
+		}
+	}
+	return false
+}
+
 // siblingHolds reports whether an all_for_one sibling in trouble keeps this
 // lane from starting. A lane that is in backoff itself may go on, or two of them would wait for each other.
 func (m *Machine) siblingHolds(l *lane) bool {
