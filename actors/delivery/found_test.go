@@ -565,3 +565,31 @@ func TestCommandsAreReadAgainOnceARetryHasCommitted(t *testing.T) {
 	s.step(&Ended{&w, core.Outcome{Err: errHandler, Booked: &b}})
 	only[Reload](s) // the dead letter is open again, with another attempt
 }
+
+func TestRunningRetryOfADisabledConsumerIsLeftToItsHandler(t *testing.T) {
+	// HandleTx writes the dead letter with its outcome; a flush meanwhile would overwrite it.
+	tx := consumer(1, func(c *core.Consumer) { c.Transactional = true })
+	state := func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, Seq: 1, State: core.Ready}}
+		l.Retries = []core.DeadRetry{{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 2, Granted: 2, DueAt: begin, FirstFailedAt: begin}}
+		l.Events = events(1, 1)
+	}
+	s := start(t, registry(tx), loaded(1, 1, state))
+	s.step(EventsLoaded{events(1, 1)})
+	w := s.start(1)
+	disabled := consumer(1, func(c *core.Consumer) { c.Transactional, c.Status = true, core.Disabled })
+	s.step(RegistryMoved{}).step(Reloaded{Registry: core.NewRegistry(2, s.m.reg.Ordering, []*core.Consumer{disabled}, nil), Loaded: loaded(1, 1, state)})
+	for _, f := range find[Flush](s) {
+		if len(f.Flush.DeadUpdates) > 0 {
+			t.Fatalf("the dead letter is written under its handler: %+v", f.Flush.DeadUpdates)
+		}
+	}
+	if !s.m.retryRuns(1) {
+		t.Fatal("the run is forgotten")
+	}
+	b := Decide(s.now, nil, tx, &w, &core.Outcome{Err: keylinetype.Permanent(errHandler)})
+	s.step(&Ended{&w, core.Outcome{Err: errHandler, Booked: &b}})
+	if s.m.retryRuns(1) {
+		t.Fatal("the run has ended")
+	}
+}

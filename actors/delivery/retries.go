@@ -58,6 +58,9 @@ func (m *Machine) retryReady(r *retry) bool {
 func (m *Machine) startRetries() {
 	for i := 0; i < len(m.retries); i++ {
 		r := &m.retries[i]
+		if r.running {
+			continue // its outcome may be on its way to the database within its handler's transaction
+		}
 		l := m.lane(r.Consumer)
 		if l == nil || l.c.Status == core.Disabled || l.c.Status == core.Retired {
 			m.reopen(r, "consumer_gone", "its consumer is no longer there")

@@ -107,7 +107,7 @@ func (c *checker) inOrder(t *task, live bool) {
 			i++
 			continue
 		}
-		if c.applies(row, ev) == core.NotApplicable || c.doneWith(dkey{k, ev.Seq}, w, live) {
+		if c.applies(row, ev) == core.NotApplicable || c.doneWith(dkey{k, ev.Seq}, w, live && !c.fromBeforeDisabled(w.Token, k)) {
 			continue
 		}
 		if c.passed(row, ev, w.Token) {
@@ -150,7 +150,7 @@ func (c *checker) mayRepeat(k dkey, w *core.Work, live bool) {
 		return
 	}
 	for _, s := range h.successes {
-		if at, ok := c.loosed[k.pair]; ok && s.at <= at {
+		if at, ok := c.loosed[k.pair]; ok && s.at <= at || c.fromBeforeDisabled(s.token, k.pair) {
 			continue
 		}
 		c.r.stats.Redelivered++
@@ -208,6 +208,10 @@ func (c *checker) wasDisabled(w *core.Work) bool {
 	_, ok := c.loosed[pair{w.Record, w.Consumer.ID}]
 	return ok
 }
+
+// fromBeforeDisabled: the claim may still go by what was so before the consumer was
+// disabled, until it hears that it was, and is active again.
+func (c *checker) fromBeforeDisabled(token int64, k pair) bool { return token <= c.loosedAt[k] }
 
 // olderDefinition: the work, or the row, may be from when the consumer took other events.
 func (c *checker) olderDefinition(w *core.Work) bool {

@@ -18,7 +18,7 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
 			h.cancelled = true
 			if w.Dead == nil && e.Seq == w.Events[0].Seq {
-				h.last = attempt{token: w.Token, attempt: w.Attempt, at: c.twin.Now}
+				h.is(attempt{token: w.Token, attempt: w.Attempt, at: c.twin.Now})
 			}
 		}
 		return
@@ -27,8 +27,9 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 		h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Dead.Seq})
 		h.cancelled = false
 		if verdict >= keylinetype.VerdictRetry && verdict <= keylinetype.VerdictPermanent {
-			h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Dead.Granted, charged: true, at: c.twin.Now}
-			c.judge(&h.last, t, verdict, delay)
+			last := attempt{token: w.Token, attempt: w.Attempt, granted: w.Dead.Granted, charged: true, at: c.twin.Now}
+			c.judge(&last, t, verdict, delay)
+			h.is(last)
 		}
 		return
 	}
@@ -37,15 +38,24 @@ func (c *checker) ended(t *task, out *core.Outcome) {
 		for _, e := range w.Events {
 			h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
 			h.successes = append(h.successes, success{w.Token, t.begun})
-			h.last, h.cancelled = attempt{}, false
+			h.is(attempt{token: w.Token})
+			h.cancelled = false
 		}
 		return
 	}
 	h := c.history(dkey{pair{w.Record, w.Consumer.ID}, w.Events[0].Seq})
 	h.cancelled = false
-	h.last = attempt{token: w.Token, attempt: w.Attempt, granted: w.Checkpoint.Granted, batch: batch, at: c.twin.Now,
+	last := attempt{token: w.Token, attempt: w.Attempt, granted: w.Checkpoint.Granted, batch: batch, at: c.twin.Now,
 		charged: verdict != keylinetype.VerdictSnooze}
-	c.judge(&h.last, t, verdict, delay)
+	c.judge(&last, t, verdict, delay)
+	h.is(last)
+}
+
+// is notes the newest run. What a lost claim's handler says late is not it.
+func (h *history) is(last attempt) {
+	if h.last.token <= last.token {
+		h.last = last
+	}
 }
 
 // judge is the checker's own reading of the retry policy.

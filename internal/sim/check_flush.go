@@ -59,7 +59,7 @@ func (c *checker) accounted(was moment, token int64) {
 			k := dkey{pair{rec.id, row.ID}, seq}
 			h := c.seen[k]
 			ok := h != nil && slices.ContainsFunc(h.successes, func(s success) bool { return s.token == token })
-			disabled := token <= c.loosedAt[k.pair] // the claim may know of times before that
+			disabled := c.fromBeforeDisabled(token, k.pair)
 			_, ever := c.loosed[k.pair]
 			if d := c.deadRow(k); ok && !ever && d != nil && d.Status == core.DeadAgain {
 				fail("record %d consumer %d seq %d was delivered, its dead letter stays open: %+v", rec.id, row.ID, seq, *d)
@@ -185,7 +185,8 @@ func (c *checker) deadLetters() {
 			continue
 		}
 		c.deads[d.ID] = *d
-		if d.Attempt < was.Attempt-1 || d.Attempt < was.Attempt && !was.Started {
+		_, disabled := c.loosed[pair{d.Record, d.Consumer}] // then the delivery began anew
+		if !disabled && (d.Attempt < was.Attempt-1 || d.Attempt < was.Attempt && !was.Started) {
 			fail("dead letter %d: attempts go from %d to %d", d.ID, was.Attempt, d.Attempt)
 		}
 		if d.Status == core.DeadAgain && (!known || was.Status != core.DeadAgain) {
