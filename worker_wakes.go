@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/keylinehq/keyline/listener"
 	"github.com/keylinehq/keyline/supervisor"
 )
 
@@ -14,7 +15,7 @@ type wakes struct{ *parts }
 func (w wakes) Wait(ctx context.Context) (supervisor.Wake, error) {
 	select {
 	case wake := <-w.listener.Wakes():
-		return supervisor.Wake{Unbounded: wake.Unbounded, Records: wake.Records, Cause: wake.Causes.String()}, nil
+		return supervisor.Wake{Unbounded: wake.Unbounded, Records: wake.Records, Look: wake.Causes != listener.Notified, Cause: wake.Causes.String()}, nil
 	case <-ctx.Done():
 		return supervisor.Wake{}, context.Cause(ctx)
 	}

@@ -29,7 +29,7 @@ type armer struct {
 	log     *slog.Logger
 
 	// The reports; called without locks held.
-	elected, granted, lost func(term int64)
+	elected, granted, lost, crowded func(term int64)
 
 	mu     sync.Mutex
 	want   int64 // the wanted term; 0: none
@@ -182,11 +182,14 @@ func (c *cycle) release(ctx context.Context, limit time.Duration) error {
 func (c *cycle) pingHeld(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := c.session.Ping(call); err != nil && ctx.Err() == nil {
+	switch crowded, err := c.session.Ping(call); {
+	case err != nil && ctx.Err() == nil:
 		term := c.held
 		c.held = 0
 		c.lost(term)
 		c.failed(ctx, "ping", err)
+	case err == nil && crowded:
+		c.crowded(c.held)
 	}
 }
 

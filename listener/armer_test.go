@@ -30,8 +30,18 @@ func (f *fakeArming) call(ctx context.Context, name string) error {
 func (f *fakeArming) Elect(ctx context.Context) error   { return f.call(ctx, "elect") }
 func (f *fakeArming) Request(ctx context.Context) error { return f.call(ctx, "request") }
 func (f *fakeArming) Release(ctx context.Context) error { return f.call(ctx, "release") }
-func (f *fakeArming) Ping(ctx context.Context) error    { return f.call(ctx, "ping") }
-func (f *fakeArming) Close()                            { f.calls <- armingCall{name: "close"} }
+func (f *fakeArming) Ping(ctx context.Context) (bool, error) {
+	err := f.call(ctx, "ping")
+	if errors.Is(err, errCrowd) {
+		return true, nil
+	}
+	return false, err
+}
+
+// errCrowd answers a ping: it is alive, and callers stand in line.
+var errCrowd = errors.New("crowded")
+
+func (f *fakeArming) Close() { f.calls <- armingCall{name: "close"} }
 
 // armerRig runs an armer on a fake session and a fake clock.
 type armerRig struct {
@@ -56,6 +66,7 @@ func newArmerRig(t *testing.T) *armerRig {
 		return func(term int64) { r.reports <- fmt.Sprintf("%s %d", what, term) }
 	}
 	r.armer.elected, r.armer.granted, r.armer.lost = report("elected"), report("granted"), report("lost")
+	r.armer.crowded = report("crowded")
 	go func() {
 		defer close(r.done)
 		r.armer.run(ctx)
@@ -215,6 +226,21 @@ func TestArmerDoesNotPingWhatItDoesNotHold(t *testing.T) {
 	r.reported("elected 2")
 	r.answers("request")
 	r.reported("granted 2")
+	r.end(true)
+}
+
+func TestArmerReportsACrowd(t *testing.T) {
+	r := newArmerRig(t)
+	r.armer.arm(1)
+	r.answers("release", "elect")
+	r.reported("elected 1")
+	r.answers("request")
+	r.reported("granted 1")
+	r.armer.check()
+	r.expect("ping").answer <- errCrowd
+	r.reported("crowded 1")
+	r.armer.check()
+	r.answers("ping") // it holds the lock as before
 	r.end(true)
 }
 

@@ -71,7 +71,7 @@ type Config struct {
 	// Linger is how long after the last work the worker keeps looking before
 	// it goes to sleep. Default: 30 ms.
 	Linger time.Duration
-	// LingerPoll is how often it looks meanwhile. Default: 5 ms.
+	// LingerPoll is how often it looks meanwhile. Default: 2 ms.
 	LingerPoll time.Duration
 	// CatchUp is the pause before the first look of an elected worker whose
 	// sleep lock is not granted; the pauses double. Default: 10 ms.
@@ -85,6 +85,10 @@ type Config struct {
 	// Rearm bounds one wait for a lock, since a waiting statement keeps vacuum
 	// back; then the worker asks again. Default: 30 s.
 	Rearm time.Duration
+	// Crowd is how long the sentinel stays awake after it has found that those
+	// who append stand in line to notify; then notifications are tried again.
+	// Default: 5 s.
+	Crowd time.Duration
 	// Ping is how often the listen connection and the sentinel's session are
 	// checked. Default: Fallback, at most 1 s.
 	Ping time.Duration
@@ -108,11 +112,12 @@ func (c *Config) setDefaults() {
 	}{
 		{&c.Fallback, time.Second},
 		{&c.Linger, 30 * time.Millisecond},
-		{&c.LingerPoll, 5 * time.Millisecond},
+		{&c.LingerPoll, 2 * time.Millisecond},
 		{&c.CatchUp, 10 * time.Millisecond},
 		{&c.DueLag, 100 * time.Millisecond},
 		{&c.DueEvery, time.Second},
 		{&c.Rearm, 30 * time.Second},
+		{&c.Crowd, 5 * time.Second},
 		{&c.ProbeTimeout, 5 * time.Second},
 		{&c.Reprobe, time.Minute},
 	} {
@@ -148,7 +153,7 @@ func (c *Config) validate() error {
 	check("Hosted", c.Hosted != nil, "is required")
 	for name, d := range map[string]time.Duration{
 		"Fallback": c.Fallback, "Linger": c.Linger, "LingerPoll": c.LingerPoll, "CatchUp": c.CatchUp,
-		"DueLag": c.DueLag, "DueEvery": c.DueEvery, "Rearm": c.Rearm, "Ping": c.Ping,
+		"DueLag": c.DueLag, "DueEvery": c.DueEvery, "Rearm": c.Rearm, "Ping": c.Ping, "Crowd": c.Crowd,
 		"ProbeTimeout": c.ProbeTimeout, "Reprobe": c.Reprobe,
 	} {
 		check(name, d > 0, "must be positive")
@@ -191,7 +196,7 @@ func New(cfg Config) (*Listener, error) {
 		cfg: cfg, wakes: newSlot(), poke: make(chan struct{}, 1), done: make(chan struct{}),
 		policy: NewPolicy(Timing{
 			Fallback: cfg.Fallback, Linger: cfg.Linger, LingerPoll: cfg.LingerPoll, CatchUp: cfg.CatchUp,
-			DueLag: cfg.DueLag, DueEvery: cfg.DueEvery, Rearm: cfg.Rearm, Ping: cfg.Ping,
+			DueLag: cfg.DueLag, DueEvery: cfg.DueEvery, Rearm: cfg.Rearm, Ping: cfg.Ping, Crowd: cfg.Crowd,
 		}, cfg.Clock.Mono()),
 		next: never,
 	}
@@ -201,6 +206,9 @@ func New(cfg Config) (*Listener, error) {
 	}
 	l.armer.granted = func(term int64) {
 		l.step(func(now time.Duration) Effects { return l.policy.Granted(now, term) })
+	}
+	l.armer.crowded = func(term int64) {
+		l.step(func(now time.Duration) Effects { return l.policy.Crowded(now, term) })
 	}
 	l.armer.lost = func(term int64) {
 		l.step(func(now time.Duration) Effects { return l.policy.Lost(now, term) })
@@ -287,8 +295,8 @@ func (l *Listener) heard(payload string) {
 	if n.kind == noteProbe {
 		return
 	}
-	l.step(func(time.Duration) Effects {
-		e := l.policy.Heard(n, l.cfg.Hosted())
+	l.step(func(now time.Duration) Effects {
+		e := l.policy.Heard(now, n, l.cfg.Hosted())
 		if h := l.cfg.Hooks.Heard; h != nil {
 			h(e.Wake.Causes != 0)
 		}

@@ -21,6 +21,7 @@ func TestTwinNoticesEveryMutant(t *testing.T) {
 		"no claim after LISTEN is back":     {"what was sent meanwhile is not sent again", func(s *twin) { s.drop = Reconnected }},
 		"due times are forgotten":           {"nobody notifies when a retry falls due", func(s *twin) { s.drop = Due }},
 		"no look behind a long transaction": {"its shared lock keeps the sleep lock from everybody", func(s *twin) { s.drop = CatchUp }},
+		"a call hides what came with it":    {"it speaks of its records, and of nothing else", func(s *twin) { s.callsHide = true }},
 		"an appender keeps no lock":         {"the grant is to come after its commit", func(s *twin) { s.unshared = true }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ func (s State) String() string {
 
 // Timing is the policy's settings; see Config for their meaning.
 type Timing struct {
-	Fallback, Linger, LingerPoll, CatchUp, DueLag, DueEvery, Rearm, Ping time.Duration
+	Fallback, Linger, LingerPoll, CatchUp, DueLag, DueEvery, Rearm, Ping, Crowd time.Duration
 }
 
 // Effects is what is to be done after a step of the policy.
@@ -47,6 +47,13 @@ type Effects struct {
 
 const never = time.Duration(math.MaxInt64)
 
+const (
+	// pingAfter and pingPause are after how many notifications, and how soon after
+	// the last time, the sentinel asks whether their senders stand in line.
+	pingAfter = 25
+	pingPause = 200 * time.Millisecond
+)
+
 // Policy decides when a worker sleeps and what wakes it. It is pure: every
 // method is told the time (monotonic, from any origin) and returns what to do.
 // Live code, the property tests and the simulator run this same type.
@@ -61,6 +68,8 @@ type Policy struct {
 	dueWoke time.Duration // when due work last woke this worker
 	step    time.Duration // the pause before the catch-up poll after the next
 	overdue time.Duration // the last pause before what is due is tried again
+	heard   int           // notifications answered since the last ping
+	pinged  time.Duration
 
 	// When to do what; never, where not at all.
 	fallback, linger, catchUp, due, rearm, ping time.Duration
@@ -127,16 +136,30 @@ func (p *Policy) dueIn(d time.Duration) time.Duration {
 	return p.overdue
 }
 
-// Busy is said by the claim loop when it found work, or cannot look for any.
+// Busy is said by the claim loop when it finds so much work that it need not be
+// woken, or cannot look for any. A loop that finds a little at a time may keep
+// silent: whoever is asleep stays so, and is woken for each.
 func (p *Policy) Busy(now time.Duration) (e Effects) {
-	p.state, p.busyAt = Awake, now
+	p.state, p.busyAt = Awake, max(p.busyAt, now)
 	p.due, p.linger, p.overdue = never, never, 0
 	p.disarm(&e)
 	return e
 }
 
+// Crowded is the news that those who append stand in line to notify: whoever
+// holds the term stays awake for a while, so that they need not.
+func (p *Policy) Crowded(now time.Duration, term int64) (e Effects) {
+	if term != p.term || !p.answers() {
+		return e
+	}
+	e = p.Busy(now)
+	p.busyAt = now + p.t.Crowd
+	p.look(now, Crowded, &e)
+	return e
+}
+
 // Heard is a notification; hosted are the consumers that this worker runs.
-func (p *Policy) Heard(n Note, hosted []int32) (e Effects) {
+func (p *Policy) Heard(now time.Duration, n Note, hosted []int32) (e Effects) {
 	switch n.kind {
 	case noteMore:
 		// Whatever the state: the loop may be at the end of a claim that began
@@ -151,6 +174,7 @@ func (p *Policy) Heard(n Note, hosted []int32) (e Effects) {
 	case noteRecord:
 		if p.answers() {
 			e.Wake = Wake{Causes: Notified, Records: []int64{n.record}}
+			p.pingSoon(now)
 		}
 	case noteUnknown:
 		if p.answers() {
@@ -158,6 +182,14 @@ func (p *Policy) Heard(n Note, hosted []int32) (e Effects) {
 		}
 	}
 	return e
+}
+
+// pingSoon asks after a number of calls whether those who call stand in line.
+func (p *Policy) pingSoon(now time.Duration) {
+	p.heard++
+	if p.state == Sentinel && p.heard >= pingAfter {
+		p.ping = min(p.ping, max(now, p.pinged+pingPause))
+	}
 }
 
 // answers: a notification that names a record is for the elected one. Others
@@ -228,7 +260,7 @@ func (p *Policy) Tick(now time.Duration) (e Effects) {
 		p.look(now, Fallback, &e)
 	}
 	if p.ping <= now {
-		p.ping = now + p.t.Ping
+		p.ping, p.pinged, p.heard = now+p.t.Ping, now, 0
 		e.Ping = true
 	}
 	if p.rearm <= now {

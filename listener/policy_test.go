@@ -11,7 +11,7 @@ const ms = time.Millisecond
 
 var tableTiming = Timing{
 	Fallback: time.Second, Linger: 30 * ms, LingerPoll: 5 * ms, CatchUp: 10 * ms,
-	DueLag: 100 * ms, DueEvery: time.Second, Rearm: 30 * time.Second, Ping: time.Second,
+	DueLag: 100 * ms, DueEvery: time.Second, Rearm: 30 * time.Second, Ping: time.Second, Crowd: 5 * time.Second,
 }
 
 // Shorthands for steps: each is told the time and returns the effects.
@@ -28,7 +28,7 @@ func dueIn(d time.Duration) act {
 }
 
 func hear(payload string) act {
-	return func(p *Policy, _ time.Duration) Effects { return p.Heard(ParseNote(payload), []int32{4, 7}) }
+	return func(p *Policy, now time.Duration) Effects { return p.Heard(now, ParseNote(payload), []int32{4, 7}) }
 }
 
 func elected(term int64) act {
@@ -39,13 +39,26 @@ func granted(term int64) act {
 	return func(p *Policy, now time.Duration) Effects { return p.Granted(now, term) }
 }
 
+func crowded(term int64) act {
+	return func(p *Policy, now time.Duration) Effects { return p.Crowded(now, term) }
+}
+
+func manyCalls(n int) act {
+	return func(p *Policy, now time.Duration) Effects {
+		for range n {
+			p.Heard(now, ParseNote("42"), nil)
+		}
+		return Effects{}
+	}
+}
+
 func lost(term int64) act {
 	return func(p *Policy, now time.Duration) Effects { return p.Lost(now, term) }
 }
 
 func wake(c Cause, records ...int64) Effects {
 	w := Wake{Causes: c, Records: records}
-	w.Unbounded = c&(Granted|Fallback|Reconnected|CatchUp) != 0
+	w.Unbounded = c&(Granted|Fallback|Reconnected|CatchUp|Crowded) != 0
 	return Effects{Wake: w}
 }
 
@@ -94,6 +107,22 @@ func TestPolicyTable(t *testing.T) {
 		),
 		"an idle one that is not elected does not": append(idle[:3:3],
 			scriptStep{at: 4 * ms, do: hear("42"), state: Asleep},
+		),
+		"asks after many whether their senders stand in line, and not again at once": append(inOffice[:6:6],
+			scriptStep{at: 20 * ms, do: manyCalls(pingAfter - 1), state: Sentinel, next: 1004 * ms},
+			scriptStep{at: 30 * ms, do: hear("42"), want: wake(Notified, 42), state: Sentinel, next: 200 * ms},
+			scriptStep{at: 200 * ms, do: tick, want: Effects{Ping: true}, state: Sentinel, next: 1004 * ms},
+			scriptStep{at: 210 * ms, do: manyCalls(pingAfter), state: Sentinel, next: 400 * ms},
+		),
+		"stays awake where they do, so that they need not": append(inOffice[:6:6],
+			scriptStep{at: 20 * ms, do: crowded(1), want: Effects{Wake: wake(Crowded).Wake, Disarm: true}, state: Awake},
+			scriptStep{at: 21 * ms, do: busy, state: Awake},
+			scriptStep{at: 22 * ms, do: dry, state: Awake, next: 27 * ms},
+			scriptStep{at: 5019 * ms, do: dry, state: Awake, next: 5024 * ms},
+			scriptStep{at: 5050 * ms, do: dry, want: Effects{Arm: 2}, state: Asleep},
+		),
+		"takes no news of a crowd from an earlier term": append(inOffice[:6:6],
+			scriptStep{at: 20 * ms, do: crowded(0), state: Sentinel},
 		),
 		"nor does one that is awake": append(inOffice[:6:6],
 			scriptStep{at: 6 * ms, do: busy, want: Effects{Disarm: true}, state: Awake},

@@ -25,7 +25,7 @@ const (
 var twinTiming = Timing{
 	Fallback: 10000 * day, Rearm: 1000 * day, Ping: 2000 * day,
 	Linger: 30 * time.Millisecond, LingerPoll: 5 * time.Millisecond, CatchUp: 10 * time.Millisecond,
-	DueLag: 100 * time.Millisecond, DueEvery: time.Second,
+	DueLag: 100 * time.Millisecond, DueEvery: time.Second, Crowd: 40 * time.Millisecond,
 }
 
 type twinLock struct {
@@ -113,6 +113,10 @@ type twinWorker struct {
 	nextDue   time.Duration
 	hasDue    bool
 	saturated bool
+	// dry: Dry was said, with what is told, and is still true.
+	dry     bool
+	told    time.Duration
+	hasTold bool
 }
 
 type twinStage int
@@ -154,8 +158,9 @@ type twin struct {
 	seen        map[string]int // how often a situation came up
 
 	// What mutants break.
-	drop     Cause // no wake for these causes
-	unshared bool  // an appender does not keep the sleep lock to its end
+	drop      Cause // no wake for these causes
+	unshared  bool  // an appender does not keep the sleep lock to its end
+	callsHide bool  // a call by name is taken for all there is, whatever came with it
 }
 
 func newTwin(choose func(n int) int, timing Timing, hosts ...[]int32) *twin {

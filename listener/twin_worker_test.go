@@ -3,6 +3,7 @@ package listener
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 func (s *twin) workerSteps(w *twinWorker, add func(string, func())) {
@@ -11,7 +12,7 @@ func (s *twin) workerSteps(w *twinWorker, add func(string, func())) {
 		add(name("hears"), func() {
 			note := w.inbox[0]
 			w.inbox = w.inbox[1:]
-			s.apply(w, w.policy.Heard(ParseNote(note), w.hosts))
+			s.apply(w, w.policy.Heard(s.now, ParseNote(note), w.hosts))
 		})
 	}
 	if w.hears != w.known {
@@ -58,6 +59,12 @@ func (s *twin) faultSteps(w *twinWorker, add func(string, func())) {
 			s.sleep.drop(w)
 		})
 	}
+	if w.policy.State() == Sentinel {
+		add(name("is in a crowd"), func() {
+			s.seen["crowded"]++
+			s.apply(w, w.policy.Crowded(s.now, w.want))
+		})
+	}
 	if w.want != 0 && w.policy.State() != Sentinel {
 		add(name("rearms"), func() {
 			p := &w.policy
@@ -68,6 +75,7 @@ func (s *twin) faultSteps(w *twinWorker, add func(string, func())) {
 	add(name("saturation"), func() {
 		w.saturated = !w.saturated
 		if w.saturated {
+			w.dry = false
 			s.apply(w, w.policy.Busy(s.now))
 			return
 		}
@@ -149,20 +157,47 @@ func (s *twin) returned(w *twinWorker) {
 	switch {
 	case len(w.found) > 0:
 		s.claimed += len(w.found)
-		s.apply(w, w.policy.Busy(s.now))
+		calm := s.choose(2) == 0
+		if !calm {
+			s.apply(w, w.policy.Busy(s.now))
+		}
+		// What it was called for, and no more: it need not look at everything.
+		w.dry = w.dry && calm && (w.plan.Causes == Notified || s.callsHide) && len(w.plan.Records) > 0 && w.allNamed()
 		if s.retries > 0 && s.choose(4) == 0 { // one delivery failed: due again later
 			s.ids++
 			s.work = append(s.work, twinRecord{id: s.ids, due: s.now + retryIn})
 			s.retries--
 			s.seen["retry"]++
+			if w.dry && (!w.hasTold || s.now+retryIn < w.told) {
+				s.dry(w, retryIn, true)
+			}
 		}
 		w.plan, w.phase = Wake{}, phaseClaim
+		if w.dry {
+			s.seen["calm"]++
+			w.phase = phaseIdle
+		}
 	case !w.plan.Unbounded:
 		w.plan, w.phase = Wake{Unbounded: true}, phaseClaim
 	case w.saturated:
 		w.phase = phaseIdle
 	default:
 		w.phase = phaseIdle
-		s.apply(w, w.policy.Dry(s.now, w.nextDue-s.now, w.hasDue))
+		s.dry(w, w.nextDue-s.now, w.hasDue)
 	}
+}
+
+func (s *twin) dry(w *twinWorker, d time.Duration, ok bool) {
+	w.dry, w.told, w.hasTold = true, s.now+d, ok
+	s.apply(w, w.policy.Dry(s.now, d, ok))
+}
+
+// allNamed reports whether every record that was named has been claimed.
+func (w *twinWorker) allNamed() bool {
+	for _, id := range w.plan.Records {
+		if !slices.ContainsFunc(w.found, func(r twinRecord) bool { return r.id == id }) {
+			return false
+		}
+	}
+	return true
 }

@@ -27,6 +27,9 @@ const (
 	More
 	// Linger: work ended a moment ago; look again before going to sleep.
 	Linger
+	// Crowded: the calls of those who append stand in each other's way, so this
+	// worker looks by itself for a while. Unbounded.
+	Crowded
 	// CatchUp: elected, but the sleep lock is not granted because somebody's
 	// transaction is long: look for what shorter ones committed. Unbounded.
 	CatchUp
@@ -37,7 +40,7 @@ var causeNames = []struct {
 	name  string
 }{
 	{Granted, "granted"}, {Notified, "notified"}, {Due, "due"}, {Fallback, "fallback"},
-	{Reconnected, "reconnected"}, {More, "more"}, {Linger, "linger"}, {CatchUp, "catch_up"},
+	{Reconnected, "reconnected"}, {More, "more"}, {Linger, "linger"}, {Crowded, "crowded"}, {CatchUp, "catch_up"},
 }
 
 // Each calls f with the name of every single cause in c, for metrics.

@@ -71,7 +71,12 @@ func (a *Arming) Elect(ctx context.Context) error { return a.exec(ctx, "elect", 
 func (a *Arming) Request(ctx context.Context) error { return a.exec(ctx, "arm", a.store.q("arm")) }
 
 // Ping implements core.Arming.
-func (a *Arming) Ping(ctx context.Context) error { return a.exec(ctx, "ping", "select 1") }
+func (a *Arming) Ping(ctx context.Context) (crowded bool, err error) {
+	err = a.call(ctx, "ping", func(ctx context.Context) error {
+		return a.conn.QueryRow(ctx, a.store.q("ping")).Scan(&crowded)
+	})
+	return crowded, err
+}
 
 // Release implements core.Arming. A session that does not answer is closed,
 // which gives up its locks in any case, and replaced.
@@ -118,6 +123,14 @@ func (a *Arming) begin(ctx context.Context) (_ context.Context, done func(), _ e
 }
 
 func (a *Arming) exec(ctx context.Context, what, sql string) error {
+	return a.call(ctx, what, func(ctx context.Context) error {
+		_, err := a.conn.Exec(ctx, sql)
+		return err
+	})
+}
+
+// call runs one statement on the session, if there is one.
+func (a *Arming) call(ctx context.Context, what string, run func(context.Context) error) error {
 	ctx, done, err := a.begin(ctx)
 	if err != nil {
 		return err
@@ -126,7 +139,7 @@ func (a *Arming) exec(ctx context.Context, what, sql string) error {
 	if a.conn == nil || a.conn.IsClosed() {
 		return fmt.Errorf("%s: %w", what, errNotArmed)
 	}
-	_, err = a.conn.Exec(ctx, sql)
+	err = run(ctx)
 	if err != nil && ctx.Err() != nil { // the server answers a cancellation with an error of its own
 		return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,16 +102,16 @@ func TestALostArmingSessionFailsUntilItIsReleased(t *testing.T) {
 	r := newRig(t)
 	a := r.newArming()
 	ctx := t.Context()
-	for what, err := range map[string]error{"elect": a.Elect(ctx), "request": a.Request(ctx), "ping": a.Ping(ctx)} {
+	for what, err := range map[string]error{"elect": a.Elect(ctx), "request": a.Request(ctx), "ping": ping(ctx, a)} {
 		if !errors.Is(err, errNotArmed) {
 			t.Errorf("%s before the first release: %v", what, err)
 		}
 	}
-	if err := errors.Join(a.Release(ctx), a.Elect(ctx), a.Request(ctx), a.Ping(ctx)); err != nil {
+	if err := errors.Join(a.Release(ctx), a.Elect(ctx), a.Request(ctx), ping(ctx, a)); err != nil {
 		t.Fatal(err)
 	}
 	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", r.applicationName())
-	if err := a.Ping(ctx); !errors.Is(err, keylinetype.ErrUnavailable) {
+	if err := ping(ctx, a); !errors.Is(err, keylinetype.ErrUnavailable) {
 		t.Errorf("ping: %v", err)
 	}
 	if err := a.Request(ctx); err == nil {
@@ -221,4 +222,41 @@ func TestWakesAreSentWhenSomebodySleeps(t *testing.T) {
 	if n := strings.Count(strings.Join(got, " "), "more"); n != 1 {
 		t.Errorf("several records in one flush: %v", got)
 	}
+}
+
+func TestPingSeesThatThoseWhoNotifyStandInLine(t *testing.T) {
+	r := newRig(t)
+	a := r.newArming()
+	if err := a.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if crowded, err := a.Ping(t.Context()); err != nil || crowded {
+		t.Fatalf("nobody notifies: %v, %v", crowded, err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	defer stop()
+	for range 8 {
+		conn := r.pool
+		senders.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := conn.Exec(ctx, "select pg_notify('crowd', '')"); err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for crowded := false; !crowded; {
+		var err error
+		if crowded, err = a.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func ping(ctx context.Context, a *Arming) error {
+	_, err := a.Ping(ctx)
+	return err
 }

@@ -184,7 +184,7 @@ func TestMarkingLostEndsTheWorkersSessions(t *testing.T) {
 	testdb.Eventually(t, func() bool {
 		return get[int64](r, "select count(*) from pg_stat_activity where application_name = $1", other.applicationName()) == 0
 	}, "its sessions to end")
-	if err := arming.Ping(t.Context()); !errors.Is(err, keylinetype.ErrUnavailable) {
+	if _, err := arming.Ping(t.Context()); !errors.Is(err, keylinetype.ErrUnavailable) {
 		t.Errorf("a frozen sentinel's session lives on: %v", err)
 	}
 	if err := r.hot.Ping(t.Context()); err != nil {

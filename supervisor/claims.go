@@ -20,7 +20,7 @@ type claimLoop struct {
 func newClaimLoop(s *Supervisor) *claimLoop {
 	return &claimLoop{s: s, pace: newPace(paceConfig{
 		minBatch: min(50, s.cfg.MaxBatch), maxBatch: min(s.cfg.MaxBatch, max(s.cfg.MaxResident/4, 1)),
-		poll: 5 * time.Millisecond, moreEvery: 500 * time.Millisecond,
+		poll: 5 * time.Millisecond, moreEvery: 500 * time.Millisecond, calm: 1000,
 	})}
 }
 
@@ -122,31 +122,41 @@ func (l *claimLoop) dueAgain() {
 
 // claim makes the calls that were decided on.
 func (l *claimLoop) claim(ctx context.Context, inc *incarnation, a action) error {
-	got := 0
 	if len(a.records) > 0 {
-		for _, record := range a.records[:min(len(a.records), a.limit)] {
-			n, err := l.call(ctx, inc, core.ClaimRequest{Limit: 1, Record: record})
-			if err != nil {
-				return err
-			}
-			got += n
-		}
-		l.pace.claimedRecords(got)
-		if got > 0 {
-			l.s.cfg.Wakes.Busy()
-		}
-		return nil
+		return l.claimRecords(ctx, inc, a)
 	}
+	began := l.s.cfg.Clock.Mono()
 	got, err := l.call(ctx, inc, core.ClaimRequest{Limit: a.limit, Unbounded: a.unbounded})
 	if err != nil {
 		return err
 	}
-	busy, dry := l.pace.claimed(l.s.cfg.Clock.Mono(), a, got)
+	now := l.s.cfg.Clock.Mono()
+	busy, dry := l.pace.claimed(now, now-began, a, got)
 	if busy {
 		l.s.cfg.Wakes.Busy()
 	}
 	if dry {
 		return l.goDry(ctx)
+	}
+	return nil
+}
+
+// claimRecords claims what a wake has named.
+func (l *claimLoop) claimRecords(ctx context.Context, inc *incarnation, a action) error {
+	got := 0
+	for _, record := range a.records {
+		n, err := l.call(ctx, inc, core.ClaimRequest{Limit: 1, Record: record})
+		if err != nil {
+			return err
+		}
+		got += n
+	}
+	if l.pace.claimedRecords(l.s.cfg.Clock.Mono(), a, got) {
+		l.s.cfg.Wakes.Busy()
+	}
+	if l.pace.dry {
+		l.s.dry.Store(true)
+		l.s.table.notify()
 	}
 	return nil
 }

@@ -10,9 +10,26 @@ const never = time.Duration(math.MaxInt64)
 // paceConfig is what a pace goes by.
 type paceConfig struct {
 	minBatch, maxBatch int
-	poll               time.Duration // between claims while a little is found
-	moreEvery          time.Duration // between two calls for others
+	// poll is the longest pause between claims while a little is found. Where a
+	// claim is quick it is shorter: pollShare times what the last one took.
+	poll      time.Duration
+	moreEvery time.Duration // between two calls for others
+	// calm is how many records per second may be found without this worker being
+	// busy: so few that those who append may as well wake it for each.
+	calm float64
 }
+
+const (
+	// pollShare leaves a claim loop that finds little a fifth of a connection at most.
+	pollShare = 2
+	// pollLeast is what timers can do.
+	pollLeast = time.Millisecond
+	// recordsAtOnce is how many are claimed by name. More take fewer statements
+	// together, with whatever else is due.
+	recordsAtOnce = 3
+	// calmFor is how long more than cfg.calm may come before it counts.
+	calmFor = 100 * time.Millisecond
+)
 
 // pace decides when the claim loop claims, how much, and what it says to the
 // wakes. It does no I/O and is told the time (monotonic).
@@ -26,9 +43,13 @@ type pace struct {
 	// patience is until when to wait for room for a whole batch; 0: not waiting.
 	patience time.Duration
 
-	dry      bool          // Dry was said, and nothing was found since
+	dry      bool          // Dry was said, and nothing was found since that makes it untrue
 	told     time.Duration // the due time that was said with it
 	lastMore time.Duration
+
+	// level are the records found of late: it drains by cfg.calm per second.
+	level   float64
+	levelAt time.Duration
 }
 
 func newPace(cfg paceConfig) *pace {
@@ -67,7 +88,11 @@ func (p *pace) decide(now time.Duration, free int) action {
 	p.patience = 0
 	// A claim that goes on where the last one ended is for full load alone:
 	// otherwise every claim looks at everything.
-	return action{limit: min(p.batch, free), unbounded: p.wake.Unbounded || !p.full, records: p.wake.Records}
+	a := action{limit: min(p.batch, free), unbounded: p.wake.Unbounded || !p.full || len(p.wake.Records) > 0}
+	if len(p.wake.Records) <= recordsAtOnce && len(p.wake.Records) <= a.limit {
+		a.records = p.wake.Records
+	}
+	return a
 }
 
 // crowded says how to wait where there is too little room. At full load that is
@@ -87,9 +112,9 @@ func (p *pace) crowded(now time.Duration, free int) (action, bool) {
 	return action{}, false
 }
 
-// claimed takes a claim's result: a is what was decided. It says whether to be
-// busy, or to ask for the next due time and then be dry.
-func (p *pace) claimed(now time.Duration, a action, got int) (busy, dry bool) {
+// claimed takes a claim's result: a is what was decided, took how long it was
+// under way. It says whether to be busy, or to ask for the next due time and then be dry.
+func (p *pace) claimed(now, took time.Duration, a action, got int) (busy, dry bool) {
 	p.woken, p.wake = false, Wake{}
 	p.full = got >= a.limit
 	switch {
@@ -102,7 +127,7 @@ func (p *pace) claimed(now time.Duration, a action, got int) (busy, dry bool) {
 	case p.full:
 		p.next = now
 	case got > 0:
-		p.next = now + p.cfg.poll
+		p.next = now + min(max(pollShare*took, pollLeast), p.cfg.poll)
 	case !a.unbounded:
 		// It began where the last one ended: only a look at everything may say
 		// that there is nothing.
@@ -114,17 +139,30 @@ func (p *pace) claimed(now time.Duration, a action, got int) (busy, dry bool) {
 	if got > 0 {
 		p.dry = false
 	}
-	return got > 0, false
+	return p.found(now, got) || p.full, false
 }
 
-// claimedRecords takes the result of claiming the named records; a claim of
-// whatever is due follows.
-func (p *pace) claimedRecords(got int) {
-	p.wake.Records = nil
-	p.woken = true
-	if got > 0 {
-		p.dry = false
+// claimedRecords takes the result of claiming the named records of a, and says
+// whether to be busy. Whoever was dry, and got what it was called for, still is:
+// it hears of whatever else comes. All others look at everything.
+func (p *pace) claimedRecords(now time.Duration, a action, got int) (busy bool) {
+	busy = p.found(now, got)
+	if p.dry && !busy && got == len(a.records) && !p.wake.Look && !p.wake.Unbounded {
+		p.woken, p.wake = false, Wake{}
+		return false
 	}
+	p.wake.Records = nil
+	p.dry = p.dry && got == 0
+	return busy
+}
+
+// found counts records, and reports whether they are more than a calm worker has.
+func (p *pace) found(now time.Duration, got int) bool {
+	most := p.cfg.calm * calmFor.Seconds()
+	p.level = max(p.level-(now-p.levelAt).Seconds()*p.cfg.calm, 0)
+	p.levelAt = now
+	p.level = min(p.level+float64(got), 2*most)
+	return got > 0 && p.level > most
 }
 
 // failed: the claim's outcome is unknown; look at everything after the pause.

@@ -8,7 +8,7 @@ import (
 )
 
 func testPace() *pace {
-	return newPace(paceConfig{minBatch: 50, maxBatch: 500, poll: 5 * time.Millisecond, moreEvery: 500 * time.Millisecond})
+	return newPace(paceConfig{minBatch: 50, maxBatch: 500, poll: 5 * time.Millisecond, moreEvery: 500 * time.Millisecond, calm: 1000})
 }
 
 func TestPaceAdaptsItsBatch(t *testing.T) {
@@ -17,7 +17,7 @@ func TestPaceAdaptsItsBatch(t *testing.T) {
 	for range 5 {
 		a := p.decide(0, 2000)
 		limits = append(limits, a.limit)
-		p.claimed(0, a, a.limit)
+		p.claimed(0, time.Second, a, a.limit)
 	}
 	if got := limits; got[0] != 50 || got[1] != 100 || got[4] != 500 {
 		t.Errorf("full claims: %v", got)
@@ -26,8 +26,8 @@ func TestPaceAdaptsItsBatch(t *testing.T) {
 	if a.limit != 500 || a.unbounded {
 		t.Errorf("at full load: %+v", a)
 	}
-	busy, dry := p.claimed(0, a, 3)
-	if !busy || dry || p.batch != 250 {
+	busy, dry := p.claimed(0, time.Second, a, 3)
+	if !busy || dry || p.batch != 250 { // busy still, by what came before
 		t.Errorf("a few: busy %v, dry %v, batch %d", busy, dry, p.batch)
 	}
 	if a := p.decide(0, 2000); a.limit != 0 || a.until != 5*time.Millisecond {
@@ -41,13 +41,13 @@ func TestPaceAdaptsItsBatch(t *testing.T) {
 func TestPaceIsDryOnlyAfterALookAtEverything(t *testing.T) {
 	p := testPace()
 	a := p.decide(0, 2000)
-	p.claimed(0, a, a.limit) // full: the next goes on from here
+	p.claimed(0, time.Second, a, a.limit) // full: the next goes on from here
 	a = p.decide(0, 2000)
-	if busy, dry := p.claimed(0, a, 0); a.unbounded || busy || dry {
+	if busy, dry := p.claimed(0, time.Second, a, 0); a.unbounded || busy || dry {
 		t.Fatalf("dry after a bounded claim: %+v", a)
 	}
 	a = p.decide(0, 2000)
-	if busy, dry := p.claimed(0, a, 0); !a.unbounded || busy || !dry {
+	if busy, dry := p.claimed(0, time.Second, a, 0); !a.unbounded || busy || !dry {
 		t.Fatalf("not dry after a look at everything: %+v", a)
 	}
 	if a := p.decide(time.Hour, 2000); a.limit != 0 || a.until != never {
@@ -61,22 +61,95 @@ func TestPaceIsDryOnlyAfterALookAtEverything(t *testing.T) {
 
 func TestPaceClaimsNamedRecordsFirst(t *testing.T) {
 	p := testPace()
-	p.claimed(0, p.decide(0, 2000), 0)
+	p.claimed(0, time.Second, p.decide(0, 2000), 0)
 	p.wakeUp(Wake{Records: []int64{7}})
 	p.wakeUp(Wake{Records: []int64{8}})
 	if a := p.decide(0, 2000); len(a.records) != 2 {
 		t.Fatalf("named: %+v", a)
 	}
-	p.claimedRecords(2)
+	p.claimedRecords(0, p.decide(0, 2000), 2)
 	if a := p.decide(0, 2000); len(a.records) != 0 || a.limit == 0 || !a.unbounded {
 		t.Errorf("then whatever is due: %+v", a)
+	}
+	for record := range int64(recordsAtOnce + 1) {
+		p.wakeUp(Wake{Records: []int64{record}})
+	}
+	if a := p.decide(0, 2000); len(a.records) != 0 || !a.unbounded {
+		t.Errorf("many are claimed with everything else: %+v", a)
+	}
+}
+
+func TestPaceStaysDryWhereItGetsWhatItIsCalledFor(t *testing.T) {
+	call := Wake{Records: []int64{7}}
+	for name, c := range map[string]struct {
+		wakes []Wake
+		got   int
+		calm  bool
+	}{
+		"one record":                 {[]Wake{call}, 1, true},
+		"gone already":               {[]Wake{call}, 0, false},
+		"with something that is due": {[]Wake{call, {Look: true}}, 1, false},
+		"with a look at everything":  {[]Wake{{Unbounded: true}, call}, 1, false},
+	} {
+		p := testPace()
+		p.claimed(0, 0, p.decide(0, 2000), 0)
+		p.saidDry(0, time.Minute, true)
+		for _, w := range c.wakes {
+			p.wakeUp(w)
+		}
+		busy := p.claimedRecords(0, p.decide(0, 2000), c.got)
+		a := p.decide(0, 2000)
+		if busy || (a.limit == 0) != c.calm || c.calm && !p.dueAgain(0, time.Second) {
+			t.Errorf("%s: busy %v, then %+v", name, busy, a)
+		}
+	}
+}
+
+func TestPaceIsBusyWhereMoreComesThanCallsAreWorth(t *testing.T) {
+	p := testPace()
+	p.claimed(0, 0, p.decide(0, 2000), 0)
+	p.saidDry(0, 0, false)
+	one := func(now time.Duration) bool {
+		p.wakeUp(Wake{Records: []int64{7}})
+		return p.claimedRecords(now, p.decide(now, 2000), 1)
+	}
+	now := time.Duration(0)
+	for range 1000 { // 900 a second
+		now += time.Second / 900
+		if one(now) {
+			t.Fatalf("busy after %v at 900 a second", now)
+		}
+	}
+	was := now
+	for !one(now) { // 2,000 a second
+		if now += time.Second / 2000; now > was+time.Second {
+			t.Fatal("calm at 2,000 a second")
+		}
+	}
+	if a := p.decide(now, 2000); a.limit == 0 || p.dueAgain(now, 0) {
+		t.Errorf("busy, and it does not go on by itself: %+v", a)
+	}
+	if now += time.Second; one(now) {
+		t.Error("busy a second later")
+	}
+}
+
+func TestPacePollsAsOftenAsClaimsAreQuick(t *testing.T) {
+	for took, pause := range map[time.Duration]time.Duration{
+		100 * time.Microsecond: pollLeast, 2 * time.Millisecond: pollShare * 2 * time.Millisecond, time.Second: 5 * time.Millisecond,
+	} {
+		p := testPace()
+		p.claimed(0, took, p.decide(0, 2000), 1)
+		if a := p.decide(0, 2000); a.limit != 0 || a.until != pause {
+			t.Errorf("a claim of %v: %+v", took, a)
+		}
 	}
 }
 
 func TestPaceWaitsForRoom(t *testing.T) {
 	p := testPace()
 	a := p.decide(0, 2000)
-	p.claimed(0, a, a.limit)
+	p.claimed(0, time.Second, a, a.limit)
 	a = p.decide(0, 10)
 	if a.limit != 0 || a.room != p.batch || a.until != 5*time.Millisecond || !a.busy || !a.more {
 		t.Fatalf("too little room: %+v", a)
@@ -87,7 +160,7 @@ func TestPaceWaitsForRoom(t *testing.T) {
 	if a := p.decide(5*time.Millisecond, 10); a.limit != 10 {
 		t.Errorf("then it takes what fits: %+v", a)
 	} else {
-		p.claimed(5*time.Millisecond, a, 10)
+		p.claimed(5*time.Millisecond, time.Second, a, 10)
 	}
 	p.decide(10*time.Millisecond, 0)
 	if a := p.decide(15*time.Millisecond, 0); a.limit != 0 || a.room != 1 || a.until != never {
@@ -107,7 +180,7 @@ func TestPaceSaysDryAgainForAnEarlierDueTime(t *testing.T) {
 	if p.dueAgain(0, 1) {
 		t.Error("before it is dry")
 	}
-	p.claimed(0, p.decide(0, 1), 0)
+	p.claimed(0, time.Second, p.decide(0, 1), 0)
 	p.saidDry(0, time.Minute, true)
 	if p.dueAgain(time.Second, time.Minute) {
 		t.Error("a later one")
@@ -120,7 +193,7 @@ func TestPaceSaysDryAgainForAnEarlierDueTime(t *testing.T) {
 		t.Error("one where there was none")
 	}
 	p.wakeUp(Wake{})
-	p.claimed(0, p.decide(0, 100), 1)
+	p.claimed(0, time.Second, p.decide(0, 100), 1)
 	if p.dueAgain(0, 0) {
 		t.Error("it is awake")
 	}
@@ -129,7 +202,7 @@ func TestPaceSaysDryAgainForAnEarlierDueTime(t *testing.T) {
 func TestPaceLooksAtEverythingAfterAFailure(t *testing.T) {
 	p := testPace()
 	a := p.decide(0, 2000)
-	p.claimed(0, a, a.limit)
+	p.claimed(0, time.Second, a, a.limit)
 	p.failed(time.Second)
 	if a := p.decide(0, 2000); a.limit != 0 {
 		t.Errorf("at once: %+v", a)
@@ -144,13 +217,15 @@ func TestPaceLooksAtEverythingAfterAFailure(t *testing.T) {
 func TestPaceNeverSleepsWithoutHavingLooked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := testPace()
-		now, dry := time.Duration(0), false
+		now, dry, look := time.Duration(0), false, false
 		for range 60 {
 			now += time.Duration(rapid.IntRange(0, 10).Draw(t, "ms")) * time.Millisecond
 			free := rapid.IntRange(0, 600).Draw(t, "free")
 			if rapid.IntRange(0, 3).Draw(t, "wake") == 0 {
-				p.wakeUp(Wake{Unbounded: rapid.Bool().Draw(t, "unbounded"), Records: make([]int64, rapid.IntRange(0, 2).Draw(t, "records"))})
-				dry = false
+				w := Wake{Unbounded: rapid.Bool().Draw(t, "unbounded"), Look: rapid.Bool().Draw(t, "look"),
+					Records: make([]int64, rapid.IntRange(0, 5).Draw(t, "records"))}
+				p.wakeUp(w)
+				look = look || w.Unbounded || w.Look || len(w.Records) == 0
 			}
 			a := p.decide(now, free)
 			if a.limit > free {
@@ -159,15 +234,19 @@ func TestPaceNeverSleepsWithoutHavingLooked(t *testing.T) {
 			switch {
 			case a.limit == 0 && a.until == never && a.room == 0 && !dry:
 				t.Fatal("asleep without having said so")
+			case a.limit == 0 && (a.until != never || a.room > 0):
+				dry = dry && !a.busy // it has said the opposite
 			case a.limit == 0:
 			case len(a.records) > 0:
-				dry = false
-				p.claimedRecords(rapid.IntRange(0, len(a.records)).Draw(t, "got"))
+				got := rapid.IntRange(0, len(a.records)).Draw(t, "got")
+				busy := p.claimedRecords(now, a, got)
+				dry = dry && !look && !busy && got == len(a.records) // it has what it was called for
 			case rapid.IntRange(0, 9).Draw(t, "fails") == 0:
 				dry = false
 				p.failed(now)
 			default:
-				_, dry = p.claimed(now, a, rapid.IntRange(0, a.limit).Draw(t, "got"))
+				_, dry = p.claimed(now, time.Second, a, rapid.IntRange(0, a.limit).Draw(t, "got"))
+				look = false
 				if dry {
 					p.saidDry(now, 0, false)
 				}

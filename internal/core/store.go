@@ -126,8 +126,10 @@ type Arming interface {
 	// a cycle. After any error of any method the state is unknown until it has
 	// succeeded.
 	Release(ctx context.Context) error
-	// Ping keeps the session alive and finds out whether it is.
-	Ping(ctx context.Context) error
+	// Ping keeps the session alive and finds out whether it is. crowded says that
+	// transactions stand in line for the lock that NOTIFY takes at commit, of
+	// which a server has one.
+	Ping(ctx context.Context) (crowded bool, err error)
 	// Close ends the session, and a blocked call with it.
 	Close()
 }

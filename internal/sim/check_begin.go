@@ -140,7 +140,8 @@ func (c *checker) doneWith(k dkey, w *core.Work, live bool) bool {
 			return true
 		}
 	}
-	return c.deadRow(k) != nil || c.skipped(k) || c.crashed[k] >= c.budget() || c.operatorActs(k.record, k.consumer)
+	return c.deadRow(k) != nil || c.skipped(k) || c.crashed[k] >= c.budget() || c.operatorActs(k.record, k.consumer) ||
+		!live && c.commanded(k.record, k.consumer) // what a lost claim has made of a command was not flushed
 }
 
 // mayRepeat: what has succeeded comes again only because of a fault.
