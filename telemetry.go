@@ -16,21 +16,11 @@ import (
 
 	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // instrumentation names this library's spans and metrics.
 const instrumentation = "github.com/keylinehq/keyline"
-
-// Attributes beside the messaging conventions, as spans and logs carry them.
-// The destination is the record's type, never its key: that would be a new time series per record.
-const (
-	attrRecordKey = "keyline.record.key"
-	attrTenant    = "keyline.tenant"
-	attrSeq       = "keyline.event.seq"
-	attrAttempt   = "keyline.delivery.attempt"
-	attrMode      = "keyline.delivery.mode"
-	attrOutcome   = "keyline.delivery.outcome"
-)
 
 // processTelemetry makes the process spans and the metrics of deliveries.
 type processTelemetry struct {
@@ -51,7 +41,7 @@ func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
 		meters = otel.GetMeterProvider()
 	}
 	_, silent := tracers.(noop.TracerProvider)
-	t := &processTelemetry{clock: c, tracer: tracers.Tracer(instrumentation), silent: silent}
+	t := &processTelemetry{clock: c, tracer: tracers.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), silent: silent}
 	meter := meters.Meter(instrumentation)
 	var err error
 	if t.duration, err = meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
@@ -90,7 +80,7 @@ func newConsumerTelemetry(name string) *consumerTelemetry {
 		lag:  []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(common...))}, outcomes: map[string]outcomeOptions{},
 	}
 	for _, o := range outcomeNames {
-		set := metric.WithAttributeSet(attribute.NewSet(append(common[:2:2], attribute.String(attrOutcome, o))...))
+		set := metric.WithAttributeSet(attribute.NewSet(append(common[:2:2], attribute.String(keylinetype.AttrOutcome, o))...))
 		c.outcomes[o] = outcomeOptions{[]metric.RecordOption{set}, []metric.AddOption{set}}
 	}
 	return c
@@ -136,7 +126,7 @@ func (p *processing) end(ctx context.Context, out *core.Outcome) {
 	if p.span == nil {
 		return
 	}
-	p.span.SetAttributes(attribute.String(attrOutcome, name))
+	p.span.SetAttributes(attribute.String(keylinetype.AttrOutcome, name))
 	if out.Err != nil && name != "skipped" && name != "snoozed" {
 		// The error's text may hold what the payload holds: its code is enough.
 		p.span.SetAttributes(semconv.ErrorTypeKey.String(errorCode(out)))
@@ -149,13 +139,17 @@ func (t *processTelemetry) span(ctx context.Context, c *consumerTelemetry, w *co
 	first := batch[0]
 	attrs := append(c.span[:len(c.span):len(c.span)],
 		semconv.MessagingDestinationName(first.RecordType()), semconv.MessagingMessageID(first.ID.String()),
-		attribute.String(attrRecordKey, first.Key.Record), attribute.Int64(attrSeq, first.Seq),
-		attribute.Int(attrAttempt, first.Attempt), attribute.String(attrMode, string(first.Mode)))
+		attribute.String(keylinetype.AttrRecordKey, first.Key.Record), attribute.Int64(keylinetype.AttrEventSeq, first.Seq),
+		attribute.String(keylinetype.AttrEventType, first.Type), attribute.Int(keylinetype.AttrEventVersion, first.Version),
+		attribute.Int(keylinetype.AttrAttempt, first.Attempt), attribute.String(keylinetype.AttrMode, string(first.Mode)),
+		attribute.Bool(keylinetype.AttrRedelivered, first.Redelivered))
 	if first.Tenant != "" {
-		attrs = append(attrs, attribute.String(attrTenant, first.Tenant))
+		attrs = append(attrs, attribute.String(keylinetype.AttrTenant, first.Tenant))
 	}
 	if len(batch) > 1 {
 		attrs = append(attrs, semconv.MessagingBatchMessageCount(len(batch)))
+	} else {
+		attrs = append(attrs, semconv.MessagingMessageBodySize(len(first.Payload)))
 	}
 	if id := first.Headers[HeaderCorrelationID]; id != "" {
 		attrs = append(attrs, semconv.MessagingMessageConversationID(id))

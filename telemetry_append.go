@@ -14,22 +14,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 const (
-	appendScope     = "github.com/keylinehq/keyline"
 	appendOperation = "append"
 	appendSystem    = messagingconv.SystemAttr("keyline")
-)
-
-// The attributes of an append that the messaging conventions lack.
-const (
-	appendRecordKey = attribute.Key("keyline.record.key")
-	appendTenant    = attribute.Key("keyline.tenant")
-	appendType      = attribute.Key("keyline.event.type")
-	appendVersion   = attribute.Key("keyline.event.version")
-	appendSeq       = attribute.Key("keyline.event.seq")
-	appendDuplicate = attribute.Key("keyline.append.duplicate")
 )
 
 // appendTelemetry makes the span of each append and counts what it did.
@@ -50,8 +40,8 @@ func newAppendTelemetry(cfg ClientConfig) (*appendTelemetry, error) {
 	if meters == nil {
 		meters = otel.GetMeterProvider()
 	}
-	meter := meters.Meter(appendScope, metric.WithSchemaURL(semconv.SchemaURL))
-	t := &appendTelemetry{tracer: traces.Tracer(appendScope, trace.WithSchemaURL(semconv.SchemaURL)), clock: clock.Real()}
+	meter := meters.Meter(instrumentation, metric.WithSchemaURL(semconv.SchemaURL))
+	t := &appendTelemetry{tracer: traces.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), clock: clock.Real()}
 	var errs [4]error
 	t.sent, errs[0] = messagingconv.NewClientSentMessages(meter)
 	t.duration, errs[1] = messagingconv.NewClientOperationDuration(meter)
@@ -132,18 +122,18 @@ func (t *appendTelemetry) count(ctx context.Context, batch []prepared, results [
 
 func eventAttributes(p prepared, results []Appended) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
-		appendType.String(p.eventType), appendVersion.Int(p.version), appendRecordKey.String(p.record), semconv.MessagingMessageBodySize(len(p.payload)),
+		attribute.String(keylinetype.AttrEventType, p.eventType), attribute.Int(keylinetype.AttrEventVersion, p.version), attribute.String(keylinetype.AttrRecordKey, p.record), semconv.MessagingMessageBodySize(len(p.payload)),
 	}
 	if p.tenant != "" {
-		attrs = append(attrs, appendTenant.String(p.tenant))
+		attrs = append(attrs, attribute.String(keylinetype.AttrTenant, p.tenant))
 	}
 	if c := p.headers[HeaderCorrelationID]; c != "" {
 		attrs = append(attrs, semconv.MessagingMessageConversationID(c))
 	}
 	if len(results) == 1 && results[0].Seq > 0 {
 		a := results[0]
-		attrs = append(attrs, semconv.MessagingMessageID(a.ID.String()), appendRecordKey.String(a.Key.Record), appendSeq.Int64(a.Seq),
-			appendDuplicate.Bool(a.Duplicate))
+		attrs = append(attrs, semconv.MessagingMessageID(a.ID.String()), attribute.String(keylinetype.AttrRecordKey, a.Key.Record), attribute.Int64(keylinetype.AttrEventSeq, a.Seq),
+			attribute.Bool(keylinetype.AttrDuplicate, a.Duplicate))
 	}
 	return attrs
 }

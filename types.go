@@ -55,6 +55,20 @@ const (
 	HeaderFallbackKey   = keylinetype.HeaderFallbackKey
 )
 
+// Attributes of spans beside OpenTelemetry's messaging conventions; docs/tracing.md says which span has which.
+const (
+	AttrRecordKey    = keylinetype.AttrRecordKey
+	AttrTenant       = keylinetype.AttrTenant
+	AttrEventSeq     = keylinetype.AttrEventSeq
+	AttrEventType    = keylinetype.AttrEventType
+	AttrEventVersion = keylinetype.AttrEventVersion
+	AttrDuplicate    = keylinetype.AttrDuplicate
+	AttrAttempt      = keylinetype.AttrAttempt
+	AttrMode         = keylinetype.AttrMode
+	AttrRedelivered  = keylinetype.AttrRedelivered
+	AttrOutcome      = keylinetype.AttrOutcome
+)
+
 // The modes of a delivery.
 const (
 	Live    = keylinetype.Live

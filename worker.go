@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
@@ -109,6 +110,8 @@ func (w *Worker) Start(ctx context.Context) error {
 		w.cfg.Logger.Info("keyline worker is disabled")
 		return nil
 	}
+	// What the worker does in the background is nobody's request: left in the span that it was started in, every poll would be a part of it.
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	p := &parts{}
 	if err := w.start(ctx, p); err != nil {
 		stop, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -2,9 +2,12 @@ package keyline_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -166,5 +169,77 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 	}
 	if h := names["keyline.delivery.lag"].(metricdata.Histogram[float64]); len(h.DataPoints) != 2 {
 		t.Errorf("lag: %+v", h.DataPoints)
+	}
+}
+
+// statementSpans makes a span of each statement that runs inside one, as tracers of SQL do.
+type statementSpans struct{ tracer trace.Tracer }
+
+func (s statementSpans) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx
+	}
+	ctx, _ = s.tracer.Start(ctx, "sql", trace.WithAttributes(attribute.String("text", d.SQL)))
+	return context.WithValue(ctx, statementSpans{}, true)
+}
+
+func (s statementSpans) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if ctx.Value(statementSpans{}) != nil {
+		trace.SpanFromContext(ctx).End()
+	}
+}
+
+// Promise: with a tracer of SQL on the worker's pool, a delivery's statements are in its span, HandleTx's transaction
+// included, and what the worker does in the background is in none, even where it was started inside one.
+func TestStatementsOfADeliveryAreInItsSpanAndPollsInNone(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	tracer := provider.Tracer("test")
+	pool := db.NewPool(func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = statementSpans{tracer} })
+	w, err := keyline.NewWorker(pool, keyline.Config{TracerProvider: provider}, keyline.Consumer{Name: "c", Types: []string{"*"}, Effect: keyline.Database(),
+		HandleTx: func(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error {
+			defer s.add(d)
+			_, err := tx.Exec(ctx, "select 'of the handler'")
+			return err
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, start := tracer.Start(t.Context(), "start")
+	if err := w.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	start.End()
+	appendN(t, db, "thing:1", 3)
+	s.wait(t, 3)
+	settled(t, db)
+	if _, err := w.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	process := map[trace.SpanID]string{}
+	for _, span := range spans.GetSpans() {
+		if span.Name == "process c" {
+			process[span.SpanContext.SpanID()] = ""
+		}
+	}
+	for _, span := range spans.GetSpans() {
+		if span.Name != "sql" {
+			continue
+		}
+		if _, ok := process[span.Parent.SpanID()]; !ok {
+			t.Errorf("in no delivery's span: %s", spanAttributes(span)["text"])
+		}
+		text, _, _ := strings.Cut(spanAttributes(span)["text"], " ")
+		process[span.Parent.SpanID()] += text + " "
+	}
+	if len(process) != 3 {
+		t.Errorf("%d deliveries", len(process))
+	}
+	for _, statements := range process {
+		if !strings.HasPrefix(statements, "begin select ") || !strings.HasSuffix(statements, "commit ") {
+			t.Errorf("statements of a delivery: %s", statements)
+		}
 	}
 }

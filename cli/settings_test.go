@@ -22,7 +22,7 @@ func TestEverySettingOfAWorkerIsAFlag(t *testing.T) {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.flags(f)
 	f.VisitAll(func(flag *pflag.Flag) {
-		value := map[string]string{"bool": "false", "duration": "77s", "int": "77", "string": "seventy-seven", "stringSlice": "a"}[flag.Value.Type()]
+		value := map[string]string{"bool": "false", "duration": "77s", "int": "77", "float64": "0.77", "string": "seventy-seven", "stringSlice": "a"}[flag.Value.Type()]
 		if value == "" || value == flag.DefValue {
 			t.Fatalf("no value for --%s", flag.Name)
 		}

@@ -76,7 +76,7 @@ func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config,
 	if err != nil {
 		return err
 	}
-	tel, err := telemetry.Setup(cmd.Context(), telemetry.Options{Prometheus: s.http != "", Version: version(), Logger: log})
+	tel, err := telemetry.Setup(cmd.Context(), telemetry.Options{Prometheus: s.http != "", CatchUp: s.traceCatchUp, Version: version(), Logger: log})
 	if err != nil {
 		return fmt.Errorf("set up telemetry: %w", err)
 	}
@@ -87,6 +87,9 @@ func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config,
 			log.Warn("telemetry was not all sent", "error", flushErr)
 		}
 	}()
+	if tracer := telemetry.SQL(tel.TracerProvider); tracer != nil {
+		pool.ConnConfig.Tracer = tracer
+	}
 	cfg := s.config(a.global.schema)
 	cfg.Logger, cfg.TracerProvider, cfg.MeterProvider = log, tel.TracerProvider, tel.MeterProvider
 	w, closePool, err := newWorker(cmd.Context(), pool, cfg, consumers)

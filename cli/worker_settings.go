@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/cmd/keyline/telemetry"
 )
 
 // workerSettings are the settings of a worker as flags. A test holds them to
@@ -27,9 +28,10 @@ type workerSettings struct {
 	crashBudget            int
 	ordering               string
 
-	only      []string
-	http      string
-	debugHTTP string
+	only         []string
+	http         string
+	debugHTTP    string
+	traceCatchUp float64
 
 	// What one call is about, and no setting.
 	once   bool
@@ -60,6 +62,7 @@ func (s *workerSettings) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.only, "only", nil, "names of the consumers to run here (default: all that this program has)")
 	f.StringVar(&s.http, "http", "", "where to serve /livez, /readyz and /metrics, for example :9464; without a host: on loopback (default: nowhere)")
 	f.StringVar(&s.debugHTTP, "debug-http", "", "where to serve profiles at /debug/pprof/, apart from --http; without a host: on loopback (default: nowhere)")
+	f.Float64Var(&s.traceCatchUp, "trace-catch-up", telemetry.DefaultCatchUp, "share of the deliveries of old events to a new consumer that is traced, from 0 to 1")
 }
 
 // config is the settings as the library takes them; logger and telemetry are

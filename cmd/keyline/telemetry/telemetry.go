@@ -31,11 +31,13 @@ import (
 // Options say what a program exports. Where traces and metrics are pushed to is
 // in the environment, by the names of the OpenTelemetry specification:
 // OTEL_EXPORTER_OTLP_ENDPOINT (or …_TRACES_ENDPOINT, …_METRICS_ENDPOINT),
-// OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf, the default, or grpc), and
-// OTEL_SDK_DISABLED.
+// OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf, the default, or grpc),
+// OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG, and OTEL_SDK_DISABLED.
 type Options struct {
 	// Prometheus makes a handler from which Prometheus may fetch metrics.
 	Prometheus bool
+	// CatchUp is the share of catch-up deliveries that are traced, from 0 to 1 (SampleDeliveries).
+	CatchUp float64
 	// Version is the program's.
 	Version string
 	Logger  *slog.Logger
@@ -63,13 +65,13 @@ func Setup(ctx context.Context, o Options) (*Telemetry, error) {
 		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { o.Logger.Warn("telemetry", "error", err) }))
 	}
 	res, err := resource.New(ctx,
-		resource.WithTelemetrySDK(), resource.WithHost(),
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
 		resource.WithAttributes(attribute.String("service.name", "keyline"), attribute.String("service.version", o.Version)),
 		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("describe this process: %w", err)
 	}
-	if err := errors.Join(t.traces(ctx, res), t.metrics(ctx, res, o)); err != nil {
+	if err := errors.Join(t.traces(ctx, res, o.CatchUp), t.metrics(ctx, res, o)); err != nil {
 		return nil, errors.Join(err, t.Shutdown(context.WithoutCancel(ctx)))
 	}
 	return t, nil
@@ -103,15 +105,16 @@ func unknownProtocol(protocol string) error {
 	return fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q: must be http/protobuf or grpc", protocol)
 }
 
-func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
+func (t *Telemetry) traces(ctx context.Context, res *resource.Resource, catchUp float64) error {
 	protocol, ok := wanted("TRACES")
 	if !ok {
 		return nil
 	}
-	var (
-		exporter sdktrace.SpanExporter
-		err      error
-	)
+	sample, err := sampler(catchUp)
+	if err != nil {
+		return err
+	}
+	var exporter sdktrace.SpanExporter
 	switch protocol {
 	case "http/protobuf":
 		exporter, err = otlptracehttp.New(ctx)
@@ -123,7 +126,7 @@ func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
 	if err != nil {
 		return fmt.Errorf("export traces: %w", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithSampler(sample), sdktrace.WithResource(res))
 	t.TracerProvider = provider
 	t.shutdown = append(t.shutdown, provider.Shutdown)
 	return nil

@@ -18,13 +18,16 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/cmd/keyline/telemetry"
 	"github.com/keylinehq/keyline/examples/crm/crm"
 	"github.com/keylinehq/keyline/examples/crm/fakeprovider"
 	"github.com/keylinehq/keyline/examples/crm/httpapi"
@@ -49,6 +52,26 @@ type options struct {
 	addr     string
 	worker   bool
 	otlp     bool
+	retry    pauses
+}
+
+// pauses are what a failed delivery waits between its runs.
+type pauses []time.Duration
+
+// String implements flag.Value.
+func (p *pauses) String() string { return "" }
+
+// Set implements flag.Value.
+func (p *pauses) Set(text string) error {
+	*p = nil
+	for part := range strings.SplitSeq(text, ",") {
+		d, err := time.ParseDuration(part)
+		if err != nil {
+			return err
+		}
+		*p = append(*p, d)
+	}
+	return nil
 }
 
 const usage = "usage: crm migrate|serve|worker [flags]"
@@ -63,31 +86,45 @@ func run(ctx context.Context, log *slog.Logger, args []string) error {
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "where serve listens")
 	flags.BoolVar(&o.worker, "worker", false, "serve: run a worker in this process too")
 	flags.BoolVar(&o.otlp, "otlp", false, "send traces to OTEL_EXPORTER_OTLP_ENDPOINT, by gRPC")
+	flags.Var(&o.retry, "retry", "pauses between the runs of a delivery that fails, such as 1s,1s,1s to watch one (default 1m,5m,30m)")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is too much; %s", flags.Arg(0), usage)
 	}
-	pool, err := pgxpool.New(ctx, o.database)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
 	endTraces, err := traces(ctx, o.otlp)
 	if err != nil {
 		return err
 	}
 	defer endTraces(log)
+	pool, err := connect(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
 	switch args[0] {
 	case "migrate":
 		return migrate(ctx, pool)
 	case "serve":
 		return serve(ctx, log, pool, o)
 	case "worker":
-		return work(ctx, log, pool)
+		return work(ctx, log, pool, o)
 	}
 	return fmt.Errorf("unknown command %q; %s", args[0], usage)
+}
+
+// connect makes the pool that everything here works on: requests, the worker and
+// its handlers. With traces, each statement has a span of its own where it is part of one.
+func connect(ctx context.Context, o options) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(o.database)
+	if err != nil {
+		return nil, err
+	}
+	if o.otlp {
+		cfg.ConnConfig.Tracer = telemetry.SQL(otel.GetTracerProvider())
+	}
+	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
 // migrate is a command of its own, so that nothing else runs meanwhile.
@@ -135,18 +172,22 @@ func serve(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, o options)
 		return server.Shutdown(grace)
 	})
 	if o.worker {
-		parts.Go(func() error { return work(ctx, log, pool) })
+		parts.Go(func() error { return work(ctx, log, pool, o) })
 	}
 	return parts.Wait()
 }
 
 // work runs a worker until ctx ends.
-func work(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool) error {
+func work(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, o options) error {
 	provider, err := fakeprovider.New(ctx, pool)
 	if err != nil {
 		return err
 	}
-	worker, err := keyline.NewWorker(pool, keyline.Config{Logger: log}, crm.Consumers(crm.Deps{DB: pool, Provider: provider})...)
+	consumers := crm.Consumers(crm.Deps{DB: pool, Provider: provider})
+	for i := range consumers {
+		consumers[i].Retry.Delays = o.retry // nil: the default
+	}
+	worker, err := keyline.NewWorker(pool, keyline.Config{Logger: log}, consumers...)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/keylinehq/keyline/cmd/keyline/telemetry"
 )
 
 // traces wires OpenTelemetry's SDK, which only programs do: libraries use its
@@ -23,11 +25,12 @@ func traces(ctx context.Context, send bool) (end func(*slog.Logger), err error) 
 	if err != nil {
 		return nil, fmt.Errorf("trace exporter: %w", err)
 	}
-	what, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName("crm")), resource.WithFromEnv(), resource.WithTelemetrySDK())
+	what, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName("crm")), resource.WithHost(), resource.WithProcessPID(), resource.WithFromEnv(), resource.WithTelemetrySDK())
 	if err != nil {
 		return nil, fmt.Errorf("trace resource: %w", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(what))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(what),
+		sdktrace.WithSampler(telemetry.SampleDeliveries(sdktrace.ParentBased(sdktrace.AlwaysSample()), telemetry.DefaultCatchUp)))
 	otel.SetTracerProvider(provider)
 	return func(log *slog.Logger) {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
