@@ -110,6 +110,9 @@ type Operator interface {
 	InspectRecord(ctx context.Context, key Key, events int) (RecordView, error)
 	// InspectEvent reads an event with the state of each delivery, payload-free.
 	InspectEvent(ctx context.Context, event uuid.UUID) (EventView, error)
+	// TraceEvent reads how an event went: when it was appended and in which trace, and each consumer's failures, dead
+	// letter, skips and what operators did about it.
+	TraceEvent(ctx context.Context, event uuid.UUID) (EventTrace, error)
 	// Records lists records by tenant and key, in pages.
 	Records(ctx context.Context, f RecordFilter) ([]RecordSummary, error)
 	// Events lists a record's events by seq, with the state of each delivery, in pages, payload-free.
@@ -142,6 +145,9 @@ type (
 	RecordEvent   = store.RecordEvent
 	// EventView is an event as it stands.
 	EventView = store.EventView
+	// EventTrace is how an event went, TracedDelivery how one delivery of it did.
+	EventTrace     = store.EventTrace
+	TracedDelivery = store.TracedDelivery
 	// ConsumerView is a registered consumer, who runs it and how it fares.
 	ConsumerView = store.OverviewConsumer
 	// WorkerView is a worker as it stands.

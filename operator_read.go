@@ -84,6 +84,16 @@ func (o *operator) InspectEvent(ctx context.Context, event uuid.UUID) (EventView
 	return v, nil
 }
 
+// TraceEvent implements Operator.
+func (o *operator) TraceEvent(ctx context.Context, event uuid.UUID) (EventTrace, error) {
+	// Who may not see the event may not see how it went.
+	if _, err := o.InspectEvent(ctx, event); err != nil {
+		return EventTrace{}, err
+	}
+	v, err := o.store.Trace(ctx, event)
+	return v, operated("trace event", err)
+}
+
 // InspectConsumer implements Operator.
 func (o *operator) InspectConsumer(ctx context.Context, name string) (ConsumerView, error) {
 	const op = "inspect consumer"

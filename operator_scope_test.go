@@ -64,6 +64,7 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 	}
 	return map[string]method{
 		"InspectEvent":  event(func(id uuid.UUID) error { _, err := o.InspectEvent(ctx, id); return err }),
+		"TraceEvent":    event(func(id uuid.UUID) error { _, err := o.TraceEvent(ctx, id); return err }),
 		"RetryConsumer": event(func(id uuid.UUID) error { _, err := o.RetryConsumer(ctx, id, "dies", "r"); return err }),
 		"RetryEvent": {func(tenant string) error { _, err := o.RetryEvent(ctx, s.late[tenant], "r"); return err },
 			func() error { _, err := o.RetryEvent(ctx, nobody, "r"); return err }},
@@ -143,7 +144,7 @@ func TestATenantsOperatorActsOnItsOwnRecords(t *testing.T) {
 	before := s.state(t)
 	methods := s.scopedMethods(ctx)
 	// What ends things comes last.
-	for _, name := range []string{"InspectEvent", "InspectRecord", "Events", "Why", "RetryEvent", "RetryConsumer", "RetryDeadLetter", "ResolveDeadLetter", "SkipHead"} {
+	for _, name := range []string{"InspectEvent", "TraceEvent", "InspectRecord", "Events", "Why", "RetryEvent", "RetryConsumer", "RetryDeadLetter", "ResolveDeadLetter", "SkipHead"} {
 		if name == "RetryDeadLetter" || name == "ResolveDeadLetter" { // it died again meanwhile
 			deadLetters(t, s.db, 3)
 		}

@@ -136,6 +136,7 @@ func TestAReaderSeesAllButPayloadsAndChangesNothing(t *testing.T) {
 	id := eventID(t, db, 1)
 	for name, read := range map[string]func() error{
 		"InspectRecord": func() error { _, err := o.InspectRecord(ctx, key, 5); return err },
+		"TraceEvent":    func() error { _, err := o.TraceEvent(ctx, id); return err },
 		"InspectEvent":  func() error { _, err := o.InspectEvent(ctx, id); return err },
 		"Records":       func() error { _, err := o.Records(ctx, keyline.RecordFilter{}); return err },
 		"Events":        func() error { _, err := o.Events(ctx, key, keyline.EventFilter{}); return err },

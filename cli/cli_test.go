@@ -78,7 +78,7 @@ func scripts(t *testing.T, dir string, url func(t *testing.T) string) {
 			database := url(t)
 			commands := newBackground().commands()
 			maps.Copy(commands, map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "json": jsonValue, "keys": jsonKeys, "lines": lineCount,
+				"exits": exits, "json": jsonValue, "keys": jsonKeys, "lines": lineCount, "jaeger-double": jaegerDouble,
 			})
 			testscript.Run(t, testscript.Params{
 				Files: []string{f}, RequireExplicitExec: true,

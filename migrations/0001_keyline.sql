@@ -18,6 +18,7 @@
 {{ template "v1/prune.sql" . }}
 {{ template "v1/views.sql" . }}
 {{ template "v1/health.sql" . }}
+{{ template "v1/trace.sql" . }}
 ---- create above / drop below ----
 do $$
 begin

@@ -151,10 +151,17 @@ type EventView struct {
 }
 
 // InspectEvent reads an event with the state of each delivery; ErrNotFound where there is none.
-func (o *Operate) InspectEvent(ctx context.Context, id uuid.UUID) (v EventView, err error) {
-	err = o.s.lease.QueryRow(ctx, o.s.q("operate_inspect_event"), id).Scan(&v.Tenant, &v.Record, &v.Seq, &v.ID, &v.Type, &v.Version,
-		&v.OccurredAt, &v.CreatedAt, &v.State, &v.Deliveries)
+func (o *Operate) InspectEvent(ctx context.Context, id uuid.UUID) (EventView, error) {
+	v, err := o.inspectEvent(ctx, o.s.lease, id)
 	return v, foundOr(err, "event %s", id)
+}
+
+func (o *Operate) inspectEvent(ctx context.Context, on interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, id uuid.UUID) (v EventView, err error) {
+	err = on.QueryRow(ctx, o.s.q("operate_inspect_event"), id).Scan(&v.Tenant, &v.Record, &v.Seq, &v.ID, &v.Type, &v.Version,
+		&v.OccurredAt, &v.CreatedAt, &v.State, &v.Deliveries)
+	return v, err
 }
 
 // ReadRecord reads a record, as Store.ReadRecord does.

@@ -31,7 +31,7 @@ grant select on all tables in schema {{.schema}} to {{.schema}}_reader, {{.schem
 revoke select on {{.schema}}.events from {{.schema}}_reader, {{.schema}}_operator;
 grant select (record_id, seq, id, type, version, occurred_at, created_at) on {{.schema}}.events to {{.schema}}_reader, {{.schema}}_operator;
 grant select on {{.schema}}.tokens to {{.schema}}_reader, {{.schema}}_operator;
-grant execute on function {{.schema}}.concerns, {{.schema}}.arm_key, {{.schema}}.seat_key, {{.schema}}.barrier_key, {{.schema}}.channel
+grant execute on function {{.schema}}.traceparent, {{.schema}}.concerns, {{.schema}}.arm_key, {{.schema}}.seat_key, {{.schema}}.barrier_key, {{.schema}}.channel
   to {{.schema}}_reader, {{.schema}}_operator;
 
 -- An operator also gives commands, recovers, prunes, pauses, and asks workers to drain. It writes neither events nor positions, and

@@ -1,0 +1,1 @@
+select coalesce({{.schema}}.traceparent($1), '')
