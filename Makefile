@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test bench bench/peers guarantees faults sim sim/mutants lint fmt generate verify \
+.PHONY: help demo dev build test test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants lint fmt generate verify \
 	check-deploy check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -22,6 +22,12 @@ build: ## the keyline program, into bin/
 
 test: postgres compiler ## all tests, with the race detector, on a real PostgreSQL
 	go test -race -timeout 9m $(ARGS) ./...
+
+test/jaeger: postgres ## the reference application's waterfall, on a real Jaeger
+	@jaeger=$$(scripts/jaeger --path) && KEYLINE_TEST_JAEGER=$$jaeger go test -count=1 -run '^TestJaeger' $(ARGS) ./examples/crm/cmd/crm
+
+jaeger: ## a Jaeger on loopback ports, until Ctrl-C: docs/tracing.md
+	@scripts/jaeger
 
 bench: postgres build ## the drain benchmark: 200,000 records, 4 consumers
 	@bin/keyline bench drain --records 200000 --consumers 4 --json $(ARGS)
