@@ -203,7 +203,8 @@ func (l *lane) answer(batch []pending, results []flushed) (rest []pending) {
 			continue
 		}
 		p.done(core.FlushResult{Record: p.record, Token: p.flush.Token, Status: r.status, Head: r.head,
-			Pending: r.pending, Busy: r.busy, Rewritten: p.tries < 0})
+			Pending: r.pending, Busy: r.busy,
+			Rewritten: p.tries < 0 && r.status <= core.FlushGone})
 	}
 	return rest
 }
@@ -223,7 +224,7 @@ func (l *lane) again(p pending) {
 // database can have refused; so the outcome still counts and the batch goes on.
 func (l *lane) culprit(ctx context.Context, p pending, cause error) {
 	l.store.log.Error("an outcome could not be written as it was", "record", p.record, "error", cause)
-	bare := withoutTexts(p.flush)
+	bare := p.flush.WithoutTexts()
 	l.batches++
 	results, err := l.store.flush(ctx, []pending{{record: p.record, flush: bare, epoch: p.epoch}}, l.number, l.batches)
 	if err == nil {
@@ -238,33 +239,4 @@ func (l *lane) culprit(ctx context.Context, p pending, cause error) {
 	// Not the texts: the claim ends here, its mailbox is found by the orphan search.
 	l.store.log.Error("an outcome could not be written at all", "record", p.record, "error", errors.Join(cause, err))
 	p.answer(core.FlushFenced)
-}
-
-func withoutTexts(whole *core.Flush) *core.Flush {
-	f := *whole
-	f.DeadLetters, f.DeadUpdates = slices.Clone(f.DeadLetters), slices.Clone(f.DeadUpdates)
-	f.Failures, f.Skips, f.Upserts = slices.Clone(f.Failures), slices.Clone(f.Skips), slices.Clone(f.Upserts)
-	f.Applied = slices.Clone(f.Applied)
-	for i := range f.DeadLetters {
-		f.DeadLetters[i].Code, f.DeadLetters[i].Message = core.CodeUnwritable, ""
-	}
-	for i := range f.DeadUpdates {
-		f.DeadUpdates[i].Code, f.DeadUpdates[i].Message = core.CodeUnwritable, ""
-		f.DeadUpdates[i].Actor, f.DeadUpdates[i].Note = "", ""
-	}
-	for i := range f.Failures {
-		f.Failures[i].Code, f.Failures[i].Message, f.Failures[i].Stack = core.CodeUnwritable, "", ""
-	}
-	for i := range f.Skips {
-		f.Skips[i].Reason = ""
-	}
-	for i := range f.Applied {
-		f.Applied[i].Detail = ""
-	}
-	for i := range f.Upserts {
-		if f.Upserts[i].ErrorCode != "" {
-			f.Upserts[i].ErrorCode = core.CodeUnwritable
-		}
-	}
-	return &f
 }

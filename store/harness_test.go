@@ -39,6 +39,15 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 // on opens another store, of another process, on a database.
 func on(t *testing.T, db *testdb.DB, change ...func(*Config)) *rig {
 	t.Helper()
+	r := &rig{T: t, Store: openStore(t, db, change...), db: db, pool: db.Pool()}
+	r.me = r.join("w")
+	r.SetWorker(r.me)
+	return r
+}
+
+// openStore opens a store that has not joined.
+func openStore(t *testing.T, db *testdb.DB, change ...func(*Config)) *Store {
+	t.Helper()
 	pool, err := pgxpool.ParseConfig(db.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -53,10 +62,7 @@ func on(t *testing.T, db *testdb.DB, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	r := &rig{T: t, Store: s, db: db, pool: db.Pool()}
-	r.me = r.join("w")
-	s.SetWorker(r.me)
-	return r
+	return s
 }
 
 // logger writes to the test's log, unless the test has ended.

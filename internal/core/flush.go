@@ -1,6 +1,9 @@
 package core
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Loaded is what a claim's holder reads about its record after the claim has
 // committed, in one snapshot.
@@ -23,7 +26,7 @@ type Loaded struct {
 // LoadRequest asks for a record's state. Fenced records are left out of the answer.
 type LoadRequest struct {
 	Claim
-	// Limit is the most events to read above each position.
+	// Limit is the most events to read above each position. The largest of a call holds for all of it.
 	Limit int
 }
 
@@ -84,6 +87,37 @@ type Flush struct {
 	// when the earliest of it is due.
 	Wants      []int32
 	WantsDueAt time.Time
+}
+
+// WithoutTexts is what is written of an outcome whose texts the database has
+// refused: it counts, with CodeUnwritable.
+func (f *Flush) WithoutTexts() *Flush {
+	bare := *f
+	bare.DeadLetters, bare.DeadUpdates = slices.Clone(bare.DeadLetters), slices.Clone(bare.DeadUpdates)
+	bare.Failures, bare.Skips, bare.Upserts = slices.Clone(bare.Failures), slices.Clone(bare.Skips), slices.Clone(bare.Upserts)
+	bare.Applied = slices.Clone(bare.Applied)
+	for i := range bare.DeadLetters {
+		bare.DeadLetters[i].Code, bare.DeadLetters[i].Message = CodeUnwritable, ""
+	}
+	for i := range bare.DeadUpdates {
+		bare.DeadUpdates[i].Code, bare.DeadUpdates[i].Message = CodeUnwritable, ""
+		bare.DeadUpdates[i].Actor, bare.DeadUpdates[i].Note = "", ""
+	}
+	for i := range bare.Failures {
+		bare.Failures[i].Code, bare.Failures[i].Message, bare.Failures[i].Stack = CodeUnwritable, "", ""
+	}
+	for i := range bare.Skips {
+		bare.Skips[i].Reason = ""
+	}
+	for i := range bare.Applied {
+		bare.Applied[i].Detail = ""
+	}
+	for i := range bare.Upserts {
+		if bare.Upserts[i].ErrorCode != "" {
+			bare.Upserts[i].ErrorCode = CodeUnwritable
+		}
+	}
+	return &bare
 }
 
 // FlushStatus is a flush's result.

@@ -29,7 +29,7 @@ type Deliveries interface {
 	// a claim's own statement sees the past.
 	Claim(context.Context, ClaimRequest) ([]Claim, error)
 	// NextDue returns how long until the next unclaimed mailbox is due that
-	// this worker could claim; ok is false where there is none.
+	// this worker could claim; ok is false, and d 0, where there is none.
 	NextDue(ctx context.Context, hosted []int32) (d time.Duration, ok bool, err error)
 	// Load reads claimed records; those whose claim was lost are left out.
 	Load(context.Context, []LoadRequest) ([]Loaded, error)
@@ -40,8 +40,8 @@ type Deliveries interface {
 	// durable or fenced. done must not block. A connection failure is retried
 	// inside until it is known or the worker is fenced. The flush must not change before done is called.
 	Flush(f *Flush, epoch int64, done func(FlushResult))
-	// News reads the heads of resident records, whether commands or dead letter
-	// retries wait on them, and the registry's epoch.
+	// News reads the heads of resident records, whether commands wait on them,
+	// and the registry's epoch. A dead letter's retry begins with a command.
 	News(ctx context.Context, records []int64) (epoch int64, news []News, err error)
 	// Registry reads the registered consumers.
 	Registry(context.Context) (*Registry, error)
@@ -91,7 +91,8 @@ type Leases interface {
 	// LeaveLater is Leave for a worker with handlers that still run: what it
 	// has claimed stays claimed for a lease more, and is then recovered without a charge.
 	LeaveLater(ctx context.Context, worker int64) error
-	// HandBackOrphans frees every claim of the worker that is not in held.
+	// HandBackOrphans frees every claim of the worker that is not in held, but for
+	// those of the last second: their answer may be on its way.
 	HandBackOrphans(ctx context.Context, worker int64, held []Held) (int, error)
 }
 

@@ -43,6 +43,10 @@ type checker struct {
 	loosedAt map[pair]int64
 	// inTrouble are pairs whose written-ahead attempt follows a backoff.
 	inTrouble map[pair]bool
+	// forgiven are the attempts, and of dead letters' retries, that were given back to a
+	// worker that left: a transaction that it had left open may still take them back itself.
+	forgiven     map[pair]int
+	forgivenDead map[int64]int
 	// liveFrom are the heads at which consumers were backfilled.
 	liveFrom map[pair]int64
 	// endedAt is when a record's last claim ended.
@@ -98,7 +102,7 @@ func newChecker(r *run) *checker {
 		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
 		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
 		loosed: map[pair]time.Duration{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
-		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, liveFrom: map[pair]int64{}, inTrouble: map[pair]bool{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
+		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, liveFrom: map[pair]int64{}, inTrouble: map[pair]bool{}, forgiven: map[pair]int{}, forgivenDead: map[int64]int{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
 	}
 }
 
@@ -170,22 +174,30 @@ func (c *checker) refused(t *task, until time.Time) {
 	}
 }
 
-// beforeRecovery notes which claims are about to be freed with an attempt written ahead.
-func (c *checker) beforeRecovery() {
+// recovery frees claims, and counts the crashes of attempts that were written
+// ahead under those of them whose worker is lost.
+func (c *checker) recovery(free func() int) int {
+	lost := map[int64]bool{}
+	for _, rec := range c.twin.records {
+		m := rec.mailbox
+		lost[rec.id] = m != nil && m.ClaimedBy != 0 && c.twin.workers[m.ClaimedBy-1].status == "lost"
+	}
+	n := free()
+	freed := func(record int64) bool { return lost[record] && c.twin.record(record).mailbox.ClaimedBy == 0 }
 	for k, row := range c.twin.checkpoints {
-		rec := c.twin.record(k.record)
-		if row.State != core.Started || rec.mailbox == nil || rec.mailbox.ClaimedBy == 0 {
+		if row.State != core.Started || !freed(k.record) {
 			continue
 		}
-		if seq := c.nextSeq(rec, c.twin.consumers[k.consumer-1], row.Seq); seq > 0 {
+		if seq := c.nextSeq(c.twin.record(k.record), c.twin.consumers[k.consumer-1], row.Seq); seq > 0 {
 			c.crashed[dkey{k, seq}]++
 		}
 	}
 	for _, d := range c.twin.dead {
-		if d.Started && d.Status == core.DeadWaiting && c.twin.record(d.Record).mailbox.ClaimedBy != 0 {
+		if d.Started && d.Status == core.DeadWaiting && freed(d.Record) {
 			c.crashed[dkey{pair{d.Record, d.Consumer}, d.Seq}]++
 		}
 	}
+	return n
 }
 
 // applies is the checker's own reading of the registry.

@@ -154,9 +154,15 @@ func (c *checker) positions(rec *record) {
 func (c *checker) attempts(k pair) {
 	now, ok := c.twin.checkpoints[k]
 	was, before := c.rows[k]
+	if before && was.Seq != c.pos[k] {
+		delete(c.forgiven, k)
+	}
 	if before && was.Seq == c.pos[k] {
+		if was.State == core.Started && now.State == core.Ready && now.Attempt == was.Attempt {
+			c.forgiven[k] = was.Attempt
+		}
 		least := was.Attempt
-		if was.State == core.Started {
+		if was.State == core.Started || c.forgiven[k] == was.Attempt {
 			least--
 		}
 		if now.Attempt < least {
@@ -185,8 +191,11 @@ func (c *checker) deadLetters() {
 			continue
 		}
 		c.deads[d.ID] = *d
+		if was.Started && !d.Started && d.Status == core.DeadWaiting && d.Attempt == was.Attempt {
+			c.forgivenDead[d.ID] = was.Attempt
+		}
 		_, disabled := c.loosed[pair{d.Record, d.Consumer}] // then the delivery began anew
-		if !disabled && (d.Attempt < was.Attempt-1 || d.Attempt < was.Attempt && !was.Started) {
+		if !disabled && (d.Attempt < was.Attempt-1 || d.Attempt < was.Attempt && !was.Started && c.forgivenDead[d.ID] != was.Attempt) {
 			fail("dead letter %d: attempts go from %d to %d", d.ID, was.Attempt, d.Attempt)
 		}
 		if d.Status == core.DeadAgain && (!known || was.Status != core.DeadAgain) {

@@ -19,7 +19,7 @@ func (t *Twin) Claim(q core.ClaimRequest) (claims []core.Claim, ok bool) {
 	}
 	var picked []*record
 	if q.Record != 0 {
-		if r := t.record(q.Record); r.claimable() {
+		if r := t.record(q.Record); r != nil && r.claimable() {
 			picked = append(picked, r)
 		}
 	} else {
@@ -109,9 +109,11 @@ func (t *Twin) withDead(c core.Command) core.Command {
 func (t *Twin) LoadEvents(ranges []core.EventRange) []core.Event {
 	var events []core.Event
 	for _, q := range ranges {
-		for _, e := range t.record(q.Record).events {
-			if e.Seq > q.From && e.Seq <= q.From+int64(q.Limit) {
-				events = append(events, e)
+		if r := t.record(q.Record); r != nil {
+			for _, e := range r.events {
+				if e.Seq > q.From && e.Seq <= q.From+int64(q.Limit) {
+					events = append(events, e)
+				}
 			}
 		}
 	}

@@ -42,13 +42,21 @@ func (d *Deliveries) NextDue(_ context.Context, hosted []int32) (time.Duration, 
 			at = m.WantsDueAt
 		}
 	}
-	return max(at.Sub(d.Twin.Now), 0), at.Before(Never), nil
+	if at.Equal(Never) {
+		return 0, false, nil
+	}
+	return max(at.Sub(d.Twin.Now), 0), true, nil
 }
 
 // Load implements core.Deliveries.
 func (d *Deliveries) Load(_ context.Context, requests []core.LoadRequest) ([]core.Loaded, error) {
 	var loaded []core.Loaded
+	limit := 0
 	for _, q := range requests {
+		limit = max(limit, q.Limit)
+	}
+	for _, q := range requests {
+		q.Limit = limit
 		if l, ok := d.Twin.Load(q); ok {
 			loaded = append(loaded, l)
 		}
@@ -70,6 +78,9 @@ func (d *Deliveries) Flush(f *core.Flush, epoch int64, done func(core.FlushResul
 func (d *Deliveries) News(_ context.Context, records []int64) (int64, []core.News, error) {
 	news := make([]core.News, 0, len(records))
 	for _, id := range records {
+		if d.Twin.record(id) == nil {
+			continue
+		}
 		_, n := d.Twin.News(id)
 		news = append(news, n)
 	}

@@ -132,7 +132,6 @@ func (r *run) orphans(w *worker) {
 		held = append(held, core.Held{Record: t.work.Record, Token: t.work.Token})
 	}
 	if r.twin.live(w.id) {
-		r.check.beforeRecovery()
 		r.logf("w%d hands back %d orphans", w.name, r.twin.HandBackOrphans(w.id, held))
 	}
 }

@@ -2,7 +2,10 @@ package sim
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/keylinehq/keyline/internal/core"
 )
@@ -15,13 +18,16 @@ func (t *Twin) Flush(worker, epoch int64, f core.Flush) core.FlushResult {
 		return res
 	}
 	r := t.record(f.Record)
-	mine := r.mailbox != nil && r.mailbox.ClaimedBy == worker && r.mailbox.Token == f.Token
+	mine := r != nil && r.mailbox != nil && r.mailbox.ClaimedBy == worker && r.mailbox.Token == f.Token
 	if t.Defects.NoTokenCheck {
-		mine = r.mailbox != nil && r.mailbox.ClaimedBy != 0
+		mine = r != nil && r.mailbox != nil && r.mailbox.ClaimedBy != 0
 	}
 	if !mine {
 		res.Status = core.FlushFenced
 		return res
+	}
+	if res.Rewritten = !writable(&f); res.Rewritten {
+		f = *f.WithoutTexts()
 	}
 	checkShape(&f)
 	t.extras(&f)
@@ -41,6 +47,36 @@ func (t *Twin) Flush(worker, epoch int64, f core.Flush) core.FlushResult {
 	}
 	return res
 }
+
+// writable reports whether the database would take a flush's texts. Most go
+// through JSON, which makes valid UTF-8 of them.
+func writable(f *core.Flush) bool {
+	var texts []string
+	for _, d := range f.DeadLetters {
+		texts = append(texts, d.Code, d.Message)
+	}
+	for _, u := range f.DeadUpdates {
+		texts = append(texts, u.Code, u.Message, u.Actor, u.Note)
+	}
+	for _, x := range f.Failures {
+		texts = append(texts, x.Code, x.Message, x.Stack)
+	}
+	for _, x := range f.Skips {
+		texts = append(texts, x.Reason)
+	}
+	for _, a := range f.Applied {
+		texts = append(texts, a.Detail)
+	}
+	for _, c := range f.Upserts {
+		if texts = append(texts, c.ErrorCode); !utf8.ValidString(c.ErrorCode) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "\x00") })
+}
+
+// valid is a text as JSON carries it.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // mayEnd takes the records lock and looks again at what could have come.
 func (t *Twin) mayEnd(r *record, f *core.Flush, res *core.FlushResult) bool {
@@ -73,10 +109,10 @@ func (t *Twin) updateMailbox(r *record, f *core.Flush, ends bool) {
 	}
 	m.ClaimedBy, m.Token = 0, t.nextToken()
 	if f.Then == core.Release {
-		m.DueAt = t.Now.Add(time.Second)
-		if f.DueAt.IsZero() {
-			m.DueAt = t.Now
-		} else if f.DueAt.Before(m.DueAt) {
+		m.DueAt = t.Now
+		if soonest := t.Now.Add(time.Second); f.DueAt.After(soonest) {
+			m.DueAt = soonest
+		} else if f.DueAt.After(t.Now) {
 			m.DueAt = f.DueAt
 		}
 		return
@@ -160,7 +196,7 @@ func (t *Twin) extras(f *core.Flush) {
 	for _, a := range f.Applied {
 		for _, c := range t.commands {
 			if c.ID == a.ID && c.Record == f.Record && !c.Applied {
-				c.Applied, c.Done, c.Detail = true, a.Done, a.Detail
+				c.Applied, c.Done, c.Detail = true, a.Done, valid(a.Detail)
 			}
 		}
 	}
@@ -227,6 +263,7 @@ func (t *Twin) closeDead(u *core.DeadUpdate) {
 func (t *Twin) failure(x core.Failure) {
 	k := attemptKey{pair{x.Record, x.Consumer}, x.Seq, x.Attempt}
 	if _, ok := t.failures[k]; !ok {
+		x.Code = valid(x.Code)
 		t.failures[k] = x
 	}
 }
@@ -234,6 +271,7 @@ func (t *Twin) failure(x core.Failure) {
 func (t *Twin) skip(x core.Skip) {
 	k := attemptKey{pair{x.Record, x.Consumer}, x.Seq, x.Attempt}
 	if _, ok := t.skips[k]; !ok {
+		x.Reason = valid(x.Reason)
 		t.skips[k] = x
 	}
 }

@@ -1,7 +1,10 @@
 package sim
 
 import (
+	"maps"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
@@ -21,10 +24,13 @@ const (
 type consumerRow struct {
 	core.Consumer
 	sweep sweep
-	// swept are the records that the sweep has done: those that an appender
-	// holds are passed over and revisited.
-	swept map[int64]bool
+	// at is the last record that the sweep has passed, over once it has passed
+	// all; left are those that it found held by an appender and comes back to.
+	at   int64
+	left map[int64]bool
 }
+
+const over = math.MaxInt64
 
 // Local is what a process brings of a consumer that it hosts.
 type Local struct {
@@ -39,7 +45,7 @@ func (t *Twin) Registry(local map[string]Local) *core.Registry {
 	list := make([]*core.Consumer, len(t.consumers))
 	for i, row := range t.consumers {
 		c := row.Consumer
-		if l, ok := local[c.Name]; ok && l.Revision >= c.Revision {
+		if l, ok := local[c.Name]; ok && l.Revision >= c.Revision && c.Status != core.Retired {
 			c.Hosted, c.Window, c.BatchSize = true, l.Window, l.BatchSize
 		}
 		list[i] = &c
@@ -54,7 +60,7 @@ func (t *Twin) Epoch() int64 { return t.epoch }
 func (t *Twin) Register(c core.Consumer) int32 {
 	c.ID, c.Status = int32(len(t.consumers)+1), core.Active
 	row := &consumerRow{Consumer: c}
-	if c.Start.Kind != "" && c.Start.Kind != keylinetype.StartNow {
+	if c.Start.Kind != "" && c.Start.Kind != keylinetype.StartNow && !c.ContractOnly {
 		row.Status = core.Backfilling
 		row.begin(sweepBackfill)
 	} else {
@@ -70,7 +76,7 @@ func (t *Twin) Update(id int32, change func(*core.Consumer)) {
 	row := t.consumers[id-1]
 	change(&row.Consumer)
 	row.Revision++
-	if row.sweep == sweepNone {
+	if row.sweep == sweepNone || row.sweep == sweepWake { // the others end in one
 		row.begin(sweepWake)
 	}
 	t.epoch++
@@ -87,7 +93,7 @@ var transitions = map[core.Status]map[core.Status]sweep{
 func (t *Twin) SetStatus(id int32, to core.Status) bool {
 	row := t.consumers[id-1]
 	next, ok := transitions[row.Status][to]
-	if !ok || row.Status == core.Disabled && to == core.Active && row.sweep != sweepNone {
+	if !ok || row.Status == core.Disabled && to == core.Active && row.sweep == sweepClear {
 		return false
 	}
 	row.Status = to
@@ -96,31 +102,98 @@ func (t *Twin) SetStatus(id int32, to core.Status) bool {
 	return true
 }
 
-func (c *consumerRow) begin(s sweep) { c.sweep, c.swept = s, map[int64]bool{} }
+// begin begins a sweep; what an earlier one has left is still to be done.
+func (c *consumerRow) begin(s sweep) {
+	c.sweep, c.at = s, 0
+	if c.left == nil {
+		c.left = map[int64]bool{}
+	}
+}
 
-// Sweep does one chunk of one consumer's sweep; it reports whether there was one.
+// Sweep does one chunk of one consumer's sweep; it reports whether it did anything.
 func (t *Twin) Sweep(id int32, limit int) bool {
 	row := t.consumers[id-1]
 	if row.sweep == sweepNone {
 		return false
 	}
-	done, left := 0, false
-	for _, r := range t.records {
-		if r.head == 0 || row.swept[r.id] {
-			continue
+	if row.sweep == sweepClear {
+		if t.clear(id, limit) == 0 {
+			t.endSweep(row)
 		}
-		if r.open != nil && row.sweep != sweepClear || done == limit {
-			left = true
-			continue
-		}
-		t.sweepRecord(row, r)
-		row.swept[r.id] = true
-		done++
+		return true
 	}
-	if !left {
+	progress := row.at < over
+	if progress {
+		t.pass(row, limit)
+	} else {
+		progress = t.comeBack(row, limit)
+	}
+	if row.at == over && len(row.left) == 0 {
 		t.endSweep(row)
+		return true
 	}
-	return true
+	return progress
+}
+
+// clear deletes some rows of a consumer.
+func (t *Twin) clear(id int32, limit int) (n int) {
+	for _, r := range t.records {
+		k := pair{r.id, id}
+		if _, ok := t.checkpoints[k]; ok && n < limit {
+			delete(t.checkpoints, k)
+			n++
+		}
+	}
+	return n
+}
+
+// pass goes on to the next records. Those that are not there yet when it has
+// passed all are none of its business.
+func (t *Twin) pass(row *consumerRow, limit int) {
+	for n := 0; n < limit; n++ {
+		if row.at++; row.at > int64(len(t.records)) {
+			row.at = over
+			return
+		}
+		r := t.records[row.at-1]
+		switch {
+		case r.head == 0, row.sweep == sweepWake && !t.concerns(row, r):
+		case r.open != nil:
+			row.left[r.id] = true
+		default:
+			t.sweepRecord(row, r)
+		}
+	}
+}
+
+// comeBack does what was held and is no more.
+func (t *Twin) comeBack(row *consumerRow, limit int) bool {
+	n := 0
+	for _, id := range slices.Sorted(maps.Keys(row.left)) {
+		if r := t.record(id); r.open == nil && n < limit {
+			t.sweepRecord(row, r)
+			delete(row.left, id)
+			n++
+		}
+	}
+	return n > 0
+}
+
+// concerns reports whether a wake sweep has anything to do on a record.
+func (t *Twin) concerns(row *consumerRow, r *record) bool {
+	if m := r.mailbox; m != nil && m.ClaimedBy == 0 && (m.DueAt.After(t.Now) || m.Wants != nil) {
+		return true
+	}
+	k, ok := t.checkpoints[pair{r.id, row.ID}]
+	return ok && row.Status == core.Active && k.Seq < r.head
+}
+
+// SweepAll sweeps, in chunks, until nothing more can be done now.
+func (t *Twin) SweepAll(limit int) {
+	for _, row := range t.consumers {
+		for t.Sweep(row.ID, limit) {
+		}
+	}
 }
 
 // endSweep goes on to what follows: a backfilled consumer becomes active, and
@@ -132,6 +205,7 @@ func (t *Twin) endSweep(row *consumerRow) {
 		t.epoch++
 		row.begin(sweepWake)
 	case sweepClear:
+		clear(row.left)
 		row.begin(sweepWake)
 	case sweepWake, sweepNone:
 		row.begin(sweepNone)
@@ -139,17 +213,31 @@ func (t *Twin) endSweep(row *consumerRow) {
 }
 
 func (t *Twin) sweepRecord(row *consumerRow, r *record) {
-	k := pair{r.id, row.ID}
 	switch row.sweep {
 	case sweepBackfill:
 		t.backfill(row, r)
-	case sweepClear:
-		delete(t.checkpoints, k)
 	case sweepWake:
-		if !t.Defects.NoResumeSweep && (r.mailbox != nil || row.Status == core.Active && t.Position(r.id, row.ID) < r.head) {
-			t.makeDue(r)
+		if !t.Defects.NoResumeSweep {
+			t.wakeRecord(row, r)
 		}
-	case sweepNone:
+	case sweepClear, sweepNone:
+	}
+}
+
+// wakeRecord makes a record due now that has a mailbox, or on which the
+// consumer is behind by its row. What is due for longer keeps its place.
+func (t *Twin) wakeRecord(row *consumerRow, r *record) {
+	if r.mailbox == nil {
+		if k, ok := t.checkpoints[pair{r.id, row.ID}]; ok && row.Status == core.Active && k.Seq < r.head {
+			r.mailbox = &Mailbox{DueAt: t.Now}
+		}
+		return
+	}
+	if m := r.mailbox; m.ClaimedBy == 0 && (m.DueAt.After(t.Now) || m.Wants != nil) {
+		if m.DueAt.After(t.Now) {
+			m.DueAt = t.Now
+		}
+		m.Wants, m.WantsDueAt = nil, time.Time{}
 	}
 }
 
@@ -174,5 +262,7 @@ func (t *Twin) backfill(row *consumerRow, r *record) {
 
 // sweeping reports whether a sweep has yet to pass a record; what a clearing frees is woken after it.
 func (t *Twin) sweeping(recordID int64) bool {
-	return slices.ContainsFunc(t.consumers, func(c *consumerRow) bool { return c.sweep == sweepClear || c.sweep != sweepNone && !c.swept[recordID] })
+	return slices.ContainsFunc(t.consumers, func(c *consumerRow) bool {
+		return c.sweep == sweepClear || c.sweep != sweepNone && (c.at < recordID || c.left[recordID])
+	})
 }

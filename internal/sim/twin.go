@@ -98,6 +98,10 @@ type CommandRow struct {
 
 type workerRow struct {
 	status string // live, left, lost
+	beat   int64
+	lease  time.Duration
+	// keeps is until when recovery leaves its claims alone: handlers of it ran on when it left.
+	keeps time.Time
 }
 
 // NewTwin makes an empty store at a time.

@@ -128,8 +128,8 @@ func (r *run) anyLost() bool {
 }
 
 func (r *run) recover() {
-	r.check.beforeRecovery()
-	n := r.twin.Recover(1 + r.ch.IntN(3))
+	limit := 1 + r.ch.IntN(3)
+	n := r.check.recovery(func() int { return r.twin.Recover(limit) })
 	r.logf("recovery frees %d", n)
 }
 
@@ -209,7 +209,7 @@ func (r *run) operate() {
 }
 
 func (r *run) command(c core.Command) {
-	if r.twin.Command(c) {
+	if r.twin.Command(c) != 0 {
 		r.stats.Commands++
 		if !r.calm {
 			r.met(Command)

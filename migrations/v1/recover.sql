@@ -96,7 +96,7 @@ begin
 end
 $$;
 
--- Frees a live worker's claims that nothing in its process holds (a claim whose
+-- Frees a worker's claims that nothing in its process holds (a claim whose
 -- answer was lost). Hand-backs charge nothing.
 create function {{.schema}}.hand_back_orphans(worker bigint, held_records bigint[], held_tokens bigint[], before timestamptz) returns integer
 language plpgsql as $$
