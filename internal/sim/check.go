@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -188,7 +189,10 @@ func (c *checker) recovery(free func() int) int {
 		if row.State != core.Started || !freed(k.record) {
 			continue
 		}
-		if seq := c.nextSeq(c.twin.record(k.record), c.twin.consumers[k.consumer-1], row.Seq); seq > 0 {
+		// The worker may have read an older definition, by which an earlier event was the next.
+		rec := c.twin.record(k.record)
+		next := cmp.Or(c.nextSeq(rec, c.twin.consumers[k.consumer-1], row.Seq), rec.head)
+		for seq := row.Seq + 1; seq <= next; seq++ {
 			c.crashed[dkey{k, seq}]++
 		}
 	}
