@@ -81,7 +81,7 @@ func TestOneSentinelAnswersAndHandsOver(t *testing.T) {
 	if err := a.store.Notify(t.Context(), "wants:12:6,7"); err != nil {
 		t.Fatal(err)
 	}
-	if w := <-b.Wakes(); w.Causes != Notified || !slices.Equal(w.Records, []int64{12}) {
+	if w := <-b.Wakes(); w.Causes != Wanted || !slices.Equal(w.Records, []int64{12}) {
 		t.Fatalf("a host of a wanted consumer is woken with %+v", w)
 	}
 	a.woken(More)

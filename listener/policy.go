@@ -169,7 +169,7 @@ func (p *Policy) Heard(now time.Duration, n Note, hosted []int32) (e Effects) {
 		// Likewise; and no grant would make up for it, as the one that is
 		// granted the lock need not host the consumer.
 		if n.wantsAny(hosted) {
-			e.Wake = Wake{Causes: Notified, Records: []int64{n.record}}
+			e.Wake = Wake{Causes: Wanted, Records: []int64{n.record}}
 		}
 	case noteRecord:
 		if p.answers() {

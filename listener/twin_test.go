@@ -223,6 +223,9 @@ func (s *twin) txStep(tx *twinTx) {
 		if op == "wants" {
 			r.wants = 7
 			note = fmt.Sprintf("wants:%d:7", r.id)
+			// A flush names one of the records that want the same.
+			s.ids++
+			tx.made = append(tx.made, twinRecord{id: s.ids, wants: 7})
 		}
 		tx.made = append(tx.made, r)
 		if op == "append" && (tx.lock || s.sleep.tryShared(tx)) {

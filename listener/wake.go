@@ -13,8 +13,11 @@ type Cause uint16
 const (
 	// Granted: this worker became the sentinel. Unbounded.
 	Granted Cause = 1 << iota
-	// Notified: a notification named records, in Wake.Records.
+	// Notified: a notification named records, in Wake.Records, which are all it is about.
 	Notified
+	// Wanted: consumers that this worker hosts are wanted, for the record in
+	// Wake.Records and maybe for others.
+	Wanted
 	// Due: the next due time, as given to Dry, has come.
 	Due
 	// Fallback: nothing made an unbounded claim necessary for a whole poll
@@ -39,7 +42,7 @@ var causeNames = []struct {
 	cause Cause
 	name  string
 }{
-	{Granted, "granted"}, {Notified, "notified"}, {Due, "due"}, {Fallback, "fallback"},
+	{Granted, "granted"}, {Notified, "notified"}, {Wanted, "wanted"}, {Due, "due"}, {Fallback, "fallback"},
 	{Reconnected, "reconnected"}, {More, "more"}, {Linger, "linger"}, {Crowded, "crowded"}, {CatchUp, "catch_up"},
 }
 
