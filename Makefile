@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants lint fmt generate verify \
+.PHONY: help demo dev build test test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz lint fmt generate verify \
 	check-deploy check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -53,6 +53,12 @@ sim: ## random schedules of faults on the delivery core: make sim RUNS=100000
 
 sim/mutants: ## each protocol rule broken on its own: one that no schedule notices fails
 	@go test -count=1 -v -run 'NoticesEveryMutant' ./internal/sim ./listener $(ARGS)
+
+# How long for each target.
+FUZZTIME ?= 10s
+
+fuzz: postgres ## every fuzz target for a while: make fuzz FUZZTIME=5m
+	@FUZZTIME='$(FUZZTIME)' scripts/fuzz $(ARGS)
 
 lint: ## golangci-lint, with the import table
 	@scripts/golangci-lint run $(ARGS)
