@@ -62,7 +62,6 @@ func TestConstraintsRefuseImpossibleRows(t *testing.T) {
 	const (
 		consumer = `insert into keyline.consumers (name, status, revision, types, on_unsupported, start_kind, start_time, effect, effect_note,
 			retry_delays_ms, retry_jitter, on_dead, scope, transactional, sweep) values `
-		event  = `insert into keyline.events (record_id, seq, id, type, version, payload, headers, occurred_at, created_at) values `
 		dead   = `insert into keyline.dead_letters (record_id, seq, consumer_id, event_id, attempt, reason, error_code, first_failed_at, failed_at, status, due_at, resolved_at) values `
 		worker = `insert into keyline.workers (name, instance, host, pid, status, lease, ended_at) values `
 	)
@@ -72,21 +71,11 @@ func TestConstraintsRefuseImpossibleRows(t *testing.T) {
 		"meta_payload_limit_check": {`update keyline.meta set payload_limit = 0`},
 		"records_cursor": {`insert into keyline.records (tenant, record_key, head, cursor) values ('', 'r', 1, 2)`,
 			`insert into keyline.records (tenant, record_key, head, cursor) values ('', 'r', 1, -1)`},
-		"records_key_size": {`insert into keyline.records (tenant, record_key, head) values ('', '', 1)`,
-			`insert into keyline.records (tenant, record_key, head) values ('', repeat('é', 257), 1)`,
-			`insert into keyline.records (tenant, record_key, head) values (repeat('x', 513), 'r', 1)`},
-		"events_seq":     {event + `(1, 0, gen_random_uuid(), 't', 1, '{}', '{}', now(), now())`},
-		"events_version": {event + `(1, 1, gen_random_uuid(), 't', 0, '{}', '{}', now(), now())`},
-		"events_type": {event + `(1, 1, gen_random_uuid(), '', 1, '{}', '{}', now(), now())`,
-			event + `(1, 1, gen_random_uuid(), repeat('x', 256), 1, '{}', '{}', now(), now())`},
-		"events_headers": {event + `(1, 1, gen_random_uuid(), 't', 1, '{}', '[]', now(), now())`},
 		"mailboxes_claim": {`insert into keyline.mailboxes (record_id, due_at, claimed_by) values (1, now(), 1)`,
 			`insert into keyline.mailboxes (record_id, due_at, claimed_at) values (1, now(), now())`},
 		"mailboxes_wants": {`insert into keyline.mailboxes (record_id, due_at, wants) values (1, now(), '{1}')`,
 			`insert into keyline.mailboxes (record_id, due_at, wants_due_at) values (1, now(), now())`,
 			`insert into keyline.mailboxes (record_id, due_at, wants, wants_due_at, claimed_by, claimed_at) values (1, now(), '{1}', now(), 1, now())`},
-		"mailboxes_cursor": {`insert into keyline.mailboxes (record_id, due_at, cursor) values (1, now(), -1)`,
-			`insert into keyline.mailboxes (record_id, due_at, crashes) values (1, now(), -1)`},
 		"consumers_status":         {consumer + `('c', 'asleep', 1, '{*}', 'skip', 'now', null, 'none', '', '{}', 0, 'advance', 'one_for_one', false, null)`},
 		"consumers_on_unsupported": {consumer + `('c', 'active', 1, '{*}', 'panic', 'now', null, 'none', '', '{}', 0, 'advance', 'one_for_one', false, null)`},
 		"consumers_start": {consumer + `('c', 'active', 1, '{*}', 'skip', 'later', null, 'none', '', '{}', 0, 'advance', 'one_for_one', false, null)`,

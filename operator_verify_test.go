@@ -19,10 +19,11 @@ func verified(t *testing.T) *testdb.DB {
 	if err := o.PauseConsumer(t.Context(), "rests", ""); err != nil {
 		t.Fatal(err)
 	}
-	appendN(t, db, "thing:1", 2)
+	appendN(t, db, "thing:1", 1)
 	deadLetters(t, db, 1) // so that the second is of the second record
 	appendN(t, db, "thing:2", 1)
 	deadLetters(t, db, 2)
+	appendN(t, db, "thing:1", 1) // last, as it uses up an id
 	must(o.ResolveDeadLetter(t.Context(), 2, "enough"))(t)
 	testdb.Eventually(t, func() bool {
 		return scalar[int](t, db.Pool(), "select count(*) from keyline.checkpoints where state = 'backoff'") == 2 &&
@@ -79,6 +80,10 @@ func TestVerifySeesEachCorruption(t *testing.T) {
 		{"a state that there is not", "no_impossible_states", `alter table keyline.checkpoints drop constraint checkpoints_state; update keyline.checkpoints set state = 'lost' where state = 'parked'`},
 		{"parked without a dead letter", "no_impossible_states", `delete from keyline.dead_letters where status = 'open'`},
 		{"claimed without a time", "no_impossible_states", `alter table keyline.mailboxes drop constraint mailboxes_claim; update keyline.mailboxes set claimed_at = now() where record_id = 1`},
+		{"a record without a key", "no_impossible_states", `update keyline.records set record_key = '' where id = 1`},
+		{"an event without a type", "no_impossible_states", `alter table keyline.events disable trigger all; update keyline.events set type = '' where record_id = 1 and seq = 1`},
+		{"an event of version 0", "no_impossible_states", `alter table keyline.events disable trigger all; update keyline.events set version = 0 where record_id = 1 and seq = 1`},
+		{"a mailbox of fewer than no crashes", "no_impossible_states", `update keyline.mailboxes set crashes = -1 where record_id = 1`},
 		{"a token that was never drawn", "no_impossible_states", `update keyline.mailboxes set token = 1000000 where record_id = 1`},
 		{"resolved without a time", "no_impossible_states", `alter table keyline.dead_letters drop constraint dead_letters_end; update keyline.dead_letters set resolved_at = null where status = 'resolved'`},
 		{"events of no record", "no_orphans", `insert into keyline.events select 99, seq, gen_random_uuid(), type, version, payload, headers, null, occurred_at, created_at from keyline.events limit 1`},

@@ -95,8 +95,13 @@ func (c checker) prepare(ctx context.Context, e NewEvent, index int) (prepared, 
 	if p.version == 0 {
 		p.version = 1
 	}
-	if e.ID != uuid.Nil {
+	switch {
+	case e.ID != uuid.Nil:
 		p.id = e.ID.String()
+	case e.IdempotencyKey == "": // with a key it may be the first one's, which the database knows
+		if id, err := uuid.NewV7(); err == nil { // else the database draws one, which takes it longer
+			p.id = id.String()
+		}
 	}
 	for _, check := range []func() *Error{
 		func() *Error { return c.keys(&p, e) },

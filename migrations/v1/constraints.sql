@@ -1,16 +1,12 @@
--- Impossible rows are refused by the database, whoever writes them.
+-- Impossible rows are refused by the database, whoever writes them. A constraint is parsed anew by
+-- each statement that writes the table: on the three tables that every append writes there are only
+-- those about columns that other statements set. What append alone sets (names, types, versions,
+-- headers) it checks itself, with errors of their own, and verify looks at (decision 16).
 alter table {{.schema}}.records
-  add constraint records_cursor check (cursor >= 0 and cursor <= head),
-  add constraint records_key_size check (octet_length(record_key) between 1 and 512 and octet_length(tenant) <= 512);
-alter table {{.schema}}.events
-  add constraint events_seq check (seq >= 1),
-  add constraint events_version check (version >= 1),
-  add constraint events_type check (octet_length(type) between 1 and 255),
-  add constraint events_headers check (jsonb_typeof(headers) = 'object');
+  add constraint records_cursor check (cursor >= 0 and cursor <= head);
 alter table {{.schema}}.mailboxes
   add constraint mailboxes_claim check ((claimed_by is null) = (claimed_at is null)),
-  add constraint mailboxes_wants check ((wants is null) = (wants_due_at is null) and (claimed_by is null or wants is null)),
-  add constraint mailboxes_cursor check (cursor >= 0 and crashes >= 0);
+  add constraint mailboxes_wants check ((wants is null) = (wants_due_at is null) and (claimed_by is null or wants is null));
 alter table {{.schema}}.consumers
   add constraint consumers_status check (status in ('active', 'paused', 'disabled', 'backfilling', 'retired')),
   add constraint consumers_on_unsupported check (on_unsupported in ('skip', 'dead_letter', 'wait')),

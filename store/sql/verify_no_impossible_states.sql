@@ -1,4 +1,4 @@
--- What the constraints refuse, should one be missing, and what no constraint can say: a parked head has its dead
+-- What the constraints refuse, should one be missing, what append refuses, and what no constraint can say: a parked head has its dead
 -- letter or waits for a version, and no claim has a token that was never drawn.
 select x.record_id, x.what
 from (
@@ -20,6 +20,15 @@ from (
   where m.record_id > $1 and m.record_id <= $2
     and ((m.claimed_by is null) <> (m.claimed_at is null) or (m.wants is null) <> (m.wants_due_at is null)
       or (m.claimed_by is not null and m.wants is not null) or m.cursor < 0 or m.crashes < 0)
+  union all
+  select r.id, format('record key of %s bytes, tenant of %s', octet_length(r.record_key), octet_length(r.tenant))
+  from {{.schema}}.records r
+  where r.id > $1 and r.id <= $2 and (octet_length(r.record_key) not between 1 and 512 or octet_length(r.tenant) > 512)
+  union all
+  select e.record_id, format('event %s: type of %s bytes, version %s', e.seq, octet_length(e.type), e.version)
+  from {{.schema}}.events e
+  where e.record_id > $1 and e.record_id <= $2
+    and (octet_length(e.type) not between 1 and 255 or e.version < 1)
   union all
   select m.record_id, format('token %s was never drawn', m.token)
   from {{.schema}}.mailboxes m
