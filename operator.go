@@ -31,9 +31,13 @@ type Role string
 const (
 	// RoleViewer reads, but nothing about event types that are internal (default).
 	RoleViewer Role = "viewer"
-	// RoleOperator also acts.
+	// RoleOperator also acts, and reads payloads.
 	RoleOperator Role = "operator"
+	// RoleAdmin also says who may use the admin API.
+	RoleAdmin Role = "admin"
 )
+
+func (r Role) known() bool { return r == RoleViewer || r == RoleOperator || r == RoleAdmin }
 
 // OperatorConfig says who operates, and on what.
 type OperatorConfig struct {
@@ -48,6 +52,10 @@ type OperatorConfig struct {
 	// belongs to other tenants is not found. What concerns all tenants (consumers, workers, recovery, retention,
 	// verification) is refused with CodePermissionDenied; of the audit there is what was done to the tenant's records.
 	Tenant *string
+	// Redact sees each payload before whoever reads it does; nil: they are shown as they are.
+	Redact Redact
+	// PayloadLimit is how many bytes of JSON text a payload may have to be shown; 0 means DefaultShownPayload.
+	PayloadLimit int64
 }
 
 // Operator is what operators see and do: the one contract of the command line
@@ -117,6 +125,12 @@ type Operator interface {
 	Records(ctx context.Context, f RecordFilter) ([]RecordSummary, error)
 	// Events lists a record's events by seq, with the state of each delivery, in pages, payload-free.
 	Events(ctx context.Context, key Key, f EventFilter) ([]RecordEvent, error)
+	// Payload reads an event's payload, capped and redacted, with an audit. A reason is required.
+	Payload(ctx context.Context, event uuid.UUID, reason string) (EventPayload, error)
+	// Overview reads the installation at a glance.
+	Overview(ctx context.Context) (Overview, error)
+	// Consumers lists the registered consumers, with who runs each and how it fares.
+	Consumers(ctx context.Context) ([]ConsumerView, error)
 	// InspectConsumer reads a registered consumer, with who runs it and how it fares.
 	InspectConsumer(ctx context.Context, name string) (ConsumerView, error)
 	// Workers lists the workers that live, and those that were lost within the hour.
@@ -134,6 +148,14 @@ type Operator interface {
 	Behind(ctx context.Context, consumer string, f BehindFilter) (BehindPage, error)
 	// Verify looks for what must not be, in chunks, beside live traffic.
 	Verify(ctx context.Context, opts VerifyOptions) (Verification, error)
+
+	// Tokens lists the tokens of the admin API, the newest first, also those that have ended. It takes RoleAdmin,
+	// as do the next two; one tenant's admin sees, makes and revokes that tenant's alone.
+	Tokens(ctx context.Context, f TokenFilter) ([]Token, error)
+	// CreateToken makes a token; its secret is in what it returns and nowhere else.
+	CreateToken(ctx context.Context, n NewToken, reason string) (IssuedToken, error)
+	// RevokeToken ends a token: from then on nobody comes in with it.
+	RevokeToken(ctx context.Context, id int64, reason string) (Token, error)
 }
 
 // What operators read.
@@ -148,6 +170,8 @@ type (
 	// EventTrace is how an event went, TracedDelivery how one delivery of it did.
 	EventTrace     = store.EventTrace
 	TracedDelivery = store.TracedDelivery
+	// Overview is an installation at a glance.
+	Overview = store.Overview
 	// ConsumerView is a registered consumer, who runs it and how it fares.
 	ConsumerView = store.OverviewConsumer
 	// WorkerView is a worker as it stands.
@@ -200,8 +224,11 @@ func NewOperator(pool *pgxpool.Pool, cfg OperatorConfig) (Operator, error) {
 	if cfg.Role == "" {
 		cfg.Role = RoleViewer
 	}
-	if cfg.Role != RoleViewer && cfg.Role != RoleOperator {
-		return nil, wrong("Role", "must be %q or %q", RoleViewer, RoleOperator)
+	if !cfg.Role.known() {
+		return nil, wrong("Role", "must be %q, %q or %q", RoleViewer, RoleOperator, RoleAdmin)
+	}
+	if cfg.PayloadLimit == 0 {
+		cfg.PayloadLimit = DefaultShownPayload
 	}
 	s, err := store.NewOperate(pool, cfg.Schema)
 	if err != nil {

@@ -94,15 +94,32 @@ func (o *operator) TraceEvent(ctx context.Context, event uuid.UUID) (EventTrace,
 	return v, operated("trace event", err)
 }
 
+// Overview implements Operator.
+func (o *operator) Overview(ctx context.Context) (Overview, error) {
+	const op = "read overview"
+	if err := o.mayAll(op); err != nil {
+		return Overview{}, err
+	}
+	v, err := o.store.Overview(ctx)
+	return v, operated(op, err)
+}
+
+// Consumers implements Operator.
+func (o *operator) Consumers(ctx context.Context) ([]ConsumerView, error) {
+	const op = "list consumers"
+	if err := o.mayAll(op); err != nil {
+		return nil, err
+	}
+	list, err := o.store.ConsumerMap(ctx)
+	return list, operated(op, err)
+}
+
 // InspectConsumer implements Operator.
 func (o *operator) InspectConsumer(ctx context.Context, name string) (ConsumerView, error) {
 	const op = "inspect consumer"
-	if err := o.mayAll(op); err != nil {
-		return ConsumerView{}, err
-	}
-	list, err := o.store.ConsumerMap(ctx)
+	list, err := o.Consumers(ctx)
 	if err != nil {
-		return ConsumerView{}, operated(op, err)
+		return ConsumerView{}, err
 	}
 	for _, c := range list {
 		if c.Name == name {

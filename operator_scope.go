@@ -10,7 +10,7 @@ import (
 // may refuses an act without the role, the actor or a required reason.
 func (o *operator) may(op, reason string, reasonRequired bool) error {
 	switch {
-	case o.cfg.Role != RoleOperator:
+	case o.cfg.Role != RoleOperator && o.cfg.Role != RoleAdmin:
 		return &Error{Code: CodePermissionDenied, Message: fmt.Sprintf("the role %s may not do that: it takes %s", o.cfg.Role, RoleOperator), op: op}
 	case strings.TrimSpace(o.cfg.Actor) == "":
 		return &Error{Code: CodeInvalidArgument, Field: "Actor", Message: "is required: the audit names who acts", op: op, class: ErrInvalid}
@@ -18,6 +18,14 @@ func (o *operator) may(op, reason string, reasonRequired bool) error {
 		return &Error{Code: CodeInvalidArgument, Field: "reason", Message: "is required: what is given up is not delivered any more", op: op, class: ErrInvalid}
 	}
 	return nil
+}
+
+// mayAdmin refuses what is about who may do what to all but admins.
+func (o *operator) mayAdmin(op string) error {
+	if o.cfg.Role == RoleAdmin {
+		return nil
+	}
+	return &Error{Code: CodePermissionDenied, Message: fmt.Sprintf("the role %s may not do that: it takes %s", o.cfg.Role, RoleAdmin), op: op}
 }
 
 // mayAll refuses what concerns all tenants to an Operator that is one tenant's.

@@ -74,6 +74,7 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 			func() error { _, err := o.Why(ctx, key("nobody")); return err }},
 		"Events": {func(tenant string) error { _, err := o.Events(ctx, key(tenant), keyline.EventFilter{}); return err },
 			func() error { _, err := o.Events(ctx, key("nobody"), keyline.EventFilter{}); return err }},
+		"Payload": event(func(id uuid.UUID) error { _, err := o.Payload(ctx, id, "r"); return err }),
 		"RetryDeadLetter": {func(tenant string) error { _, err := o.RetryDeadLetter(ctx, s.ids[tenant], "r"); return err },
 			func() error { _, err := o.RetryDeadLetter(ctx, 99, "r"); return err }},
 		"ResolveDeadLetter": {func(tenant string) error { _, err := o.ResolveDeadLetter(ctx, s.ids[tenant], "r"); return err },
@@ -84,7 +85,8 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 }
 
 // listMethods are those that take a filter or list.
-var listMethods = []string{"DeadLetters", "RetryDeadLetters", "ResolveDeadLetters", "Audit", "Behind", "Records"}
+// Of tokens there is a test of its own.
+var listMethods = []string{"Tokens", "CreateToken", "RevokeToken", "DeadLetters", "RetryDeadLetters", "ResolveDeadLetters", "Audit", "Behind", "Records"}
 
 // wholeMethods are those that concern all tenants.
 func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Operator) error {
@@ -97,6 +99,8 @@ func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Oper
 		"DrainWorker":        func(o keyline.Operator) error { _, err := o.DrainWorker(ctx, 1, "r"); return err },
 		"Prune":              func(o keyline.Operator) error { _, err := o.Prune(ctx, "r", keyline.PruneOptions{}); return err },
 		"ConsumerHealth":     func(o keyline.Operator) error { _, err := o.ConsumerHealth(ctx); return err },
+		"Overview":           func(o keyline.Operator) error { _, err := o.Overview(ctx); return err },
+		"Consumers":          func(o keyline.Operator) error { _, err := o.Consumers(ctx); return err },
 		"Workers":            func(o keyline.Operator) error { _, err := o.Workers(ctx); return err },
 		"InspectConsumer":    func(o keyline.Operator) error { _, err := o.InspectConsumer(ctx, "dies"); return err },
 		"Verify":             func(o keyline.Operator) error { _, err := o.Verify(ctx, keyline.VerifyOptions{}); return err },
@@ -144,7 +148,7 @@ func TestATenantsOperatorActsOnItsOwnRecords(t *testing.T) {
 	before := s.state(t)
 	methods := s.scopedMethods(ctx)
 	// What ends things comes last.
-	for _, name := range []string{"InspectEvent", "TraceEvent", "InspectRecord", "Events", "Why", "RetryEvent", "RetryConsumer", "RetryDeadLetter", "ResolveDeadLetter", "SkipHead"} {
+	for _, name := range []string{"InspectEvent", "TraceEvent", "Payload", "InspectRecord", "Events", "Why", "RetryEvent", "RetryConsumer", "RetryDeadLetter", "ResolveDeadLetter", "SkipHead"} {
 		if name == "RetryDeadLetter" || name == "ResolveDeadLetter" { // it died again meanwhile
 			deadLetters(t, s.db, 3)
 		}
@@ -166,11 +170,11 @@ func TestATenantsOperatorActsOnItsOwnRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine, all := must(s.acme.Audit(ctx, keyline.AuditFilter{}))(t), must(s.all.Audit(ctx, keyline.AuditFilter{}))(t)
-	if len(mine) != 5 || len(all) != 7 {
+	if len(mine) != 6 || len(all) != 8 {
 		t.Errorf("%d lines of %d", len(mine), len(all))
 	}
 	for _, line := range mine {
-		if !strings.Contains(line.Target, "acme/thing:1 #") {
+		if !strings.Contains(line.Target, "acme/thing:1 #") && !strings.HasSuffix(line.Target, " of thing:1 of tenant acme") {
 			t.Errorf("a line of others: %+v", line)
 		}
 	}

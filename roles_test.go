@@ -76,6 +76,7 @@ var owners = []string{
 	"update keyline.meta set payload_limit = 1", "update keyline.meta set cluster_id = gen_random_uuid()", "update keyline.meta set registry_strict = true",
 	"insert into keyline.event_types (type, version) values ('x', 1)", "insert into keyline.commands (record_id, kind, actor) values (1, 'retry', 'x')",
 	"update keyline.schema_version set version = 99",
+	"delete from keyline.api_tokens", "update keyline.api_tokens set role = 'admin'", "update keyline.api_tokens set hash = hash",
 }
 
 // What takes a worker.
@@ -87,6 +88,12 @@ var workers = []string{
 	"insert into keyline.workers (name, instance, host, pid, lease) values ('x', gen_random_uuid(), 'h', 1, '1s')", "update keyline.workers set beat = 0",
 	"update keyline.commands set applied_at = now(), done = true", "update keyline.meta set ordering = 'lockstep'", "select nextval('keyline.tokens')",
 	"select keyline.claim(1, 1, '{}', '-infinity', null)", "select keyline.hand_back_orphans(1, '{}', '{}', now())", "select keyline.sweep(1, '{}')",
+}
+
+// What takes an admin.
+var admins = []string{
+	"select hash from keyline.api_tokens", "select * from keyline.api_tokens", "update keyline.api_tokens set revoked_at = now(), revoked_by = 'x'",
+	"insert into keyline.api_tokens (name, role, hash, created_by) values ('x', 'admin', sha256('x'), 'x')",
 }
 
 // What shows payloads, and what appends.
@@ -115,7 +122,7 @@ func TestAProducerAppendsAndDoesNothingElse(t *testing.T) {
 	if got := must(client.AppendMany(t.Context(), pool, []keyline.NewEvent{{Key: event.Key, Type: "a"}, {Type: "b"}}))(t); got[0].Seq != 2 {
 		t.Errorf("%+v", got)
 	}
-	refused(t, pool, slices.Concat(owners, workers, payloads, acts, []string{
+	refused(t, pool, slices.Concat(owners, workers, payloads, admins, acts, []string{
 		"select count(*) from keyline.records", "select seq from keyline.events", "select * from keyline.mailboxes", "select * from keyline.audit",
 		"select * from keyline.meta", "select * from keyline.dead_letters", "select * from keyline.event_status", "select last_value from keyline.tokens",
 		"select keyline.wake('x')", "select keyline.make_due(1, now())"})...)
@@ -129,7 +136,7 @@ func TestAReaderSeesAllButPayloadsAndChangesNothing(t *testing.T) {
 	deadLetters(t, db, 1)
 	settled(t, db)
 	pool, ctx, key := login(t, db, "keyline_reader"), t.Context(), keyline.Key{Record: "thing:1"}
-	refused(t, pool, slices.Concat(owners, workers, payloads, appends, acts)...)
+	refused(t, pool, slices.Concat(owners, workers, payloads, appends, admins, acts)...)
 
 	// Whatever role the program says that it has, the database decides.
 	o := must(keyline.NewOperator(pool, keyline.OperatorConfig{Actor: "eve", Role: keyline.RoleOperator}))(t)
@@ -179,7 +186,7 @@ func TestAnOperatorsRoleActsAndNothingElse(t *testing.T) {
 	deadLetters(t, db, 1)
 	awaitReason(t, db, "waits", keyline.ReasonBackoff)
 	pool, ctx, key := login(t, db, "keyline_operator"), t.Context(), keyline.Key{Record: "thing:1"}
-	refused(t, pool, slices.Concat(owners, workers, payloads, appends)...)
+	refused(t, pool, slices.Concat(owners, workers, payloads, appends, admins)...)
 
 	o := must(keyline.NewOperator(pool, keyline.OperatorConfig{Actor: "olga", Role: keyline.RoleOperator}))(t)
 	id := eventID(t, db, 1)
@@ -272,5 +279,35 @@ func TestAWorkersRoleDeliversAndNothingElse(t *testing.T) {
 	// Health, as its metrics read it.
 	awaitReadiness(t, w)
 	stop(t, w)
-	refused(t, pool, slices.Concat(owners, appends, []string{"select keyline.command(1, 'retry', 1, 1, null, 'x', 'x', 'x')", "select keyline.lock_record(1)"})...)
+	refused(t, pool, slices.Concat(owners, appends, admins, []string{"select keyline.command(1, 'retry', 1, 1, null, 'x', 'x', 'x')", "select keyline.lock_record(1)"})...)
+}
+
+func TestAnAdminsRoleLetsPeopleInAndNothingElse(t *testing.T) {
+	t.Parallel()
+	db := withRoles(t)
+	startWorker(t, db, keyline.Config{}, failing("c", func(c *keyline.Consumer) { park(c); c.Retry = quick() }))
+	appendN(t, db, "thing:1", 1)
+	deadLetters(t, db, 1)
+	pool, ctx := login(t, db, "keyline_admin"), t.Context()
+	refused(t, pool, slices.Concat(owners, workers, appends)...)
+	o := must(keyline.NewOperator(pool, keyline.OperatorConfig{Actor: "ada", Role: keyline.RoleAdmin}))(t)
+	issued := must(o.CreateToken(ctx, keyline.NewToken{Name: "olga", Role: keyline.RoleOperator}, "r"))(t)
+	gate := must(keyline.NewGate(pool, keyline.GateConfig{}))(t)
+	olga, token, err := gate.Open(ctx, issued.Secret)
+	if err != nil || token.Name != "olga" {
+		t.Fatal(token, err)
+	}
+	must(olga.Payload(ctx, eventID(t, db, 1), "r"))(t)
+	must(olga.ResolveDeadLetter(ctx, 1, "r"))(t)
+	if list := must(o.Tokens(ctx, keyline.TokenFilter{}))(t); len(list) != 1 || list[0].LastUsedAt == nil {
+		t.Errorf("%+v", list)
+	}
+	must(o.RevokeToken(ctx, issued.ID, "r"))(t)
+	// An operator's login serves the API too: nobody reads payloads or manages tokens through it.
+	theirs := must(keyline.NewOperator(login(t, db, "keyline_operator"), keyline.OperatorConfig{Actor: "o", Role: keyline.RoleAdmin}))(t)
+	_, err = theirs.Payload(ctx, eventID(t, db, 1), "r")
+	wantError(t, err, nil, keyline.CodePermissionDenied)
+	_, err = theirs.CreateToken(ctx, keyline.NewToken{Name: "x", Role: keyline.RoleAdmin}, "r")
+	wantError(t, err, nil, keyline.CodePermissionDenied)
+	must(theirs.Tokens(ctx, keyline.TokenFilter{}))(t)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -34,7 +35,7 @@ func newBackground() *background { return &background{running: map[string]*progr
 
 func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "get": b.get, "serves": serves, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
+		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "get": b.get, "bearer": b.bearer, "serves": serves, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
 	}
 }
 
@@ -161,9 +162,9 @@ func waitFor(ts *testscript.TestScript, _ bool, args []string) {
 // env-from NAME FILE KEY sets a variable from the JSON object in a file's first line.
 func envFrom(ts *testscript.TestScript, _ bool, args []string) {
 	line, _, _ := strings.Cut(ts.ReadFile(args[1]), "\n")
-	var v map[string]string
+	var v map[string]any
 	ts.Check(json.Unmarshal([]byte(line), &v))
-	ts.Setenv(args[0], v[args[2]])
+	ts.Setenv(args[0], fmt.Sprint(v[args[2]]))
 }
 
 // interrupt NAME N sends SIGINT and wants this exit code.

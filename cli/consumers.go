@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keylinehq/keyline"
-	"github.com/keylinehq/keyline/store"
 )
 
 // statusUnregistered is how a consumer of this program stands that no worker
@@ -42,26 +42,23 @@ func (a *app) consumersCommand() *cobra.Command {
 			"are in it too. Deliveries are at least once: only effects inside the database, in the delivery's own transaction,\n" +
 			"happen exactly once.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.openReader(cmd)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			rows, err := s.ConsumerMap(cmd.Context())
-			if err != nil {
-				return err
-			}
-			lines := consumerMap(rows, a.consumers)
-			if a.global.json {
-				return a.printJSON(map[string]any{"consumers": lines})
-			}
-			return a.printConsumers(lines)
+			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
+				rows, err := o.Consumers(ctx)
+				if err != nil {
+					return err
+				}
+				lines := consumerMap(rows, a.consumers)
+				if a.global.json {
+					return a.printJSON(map[string]any{"consumers": lines})
+				}
+				return a.printConsumers(lines)
+			})
 		},
 	}
 }
 
 // consumerMap joins what is registered and what this program brings.
-func consumerMap(rows []store.OverviewConsumer, own []keyline.Consumer) []mapped {
+func consumerMap(rows []keyline.ConsumerView, own []keyline.Consumer) []mapped {
 	lines := []mapped{}
 	for _, r := range rows {
 		lines = append(lines, mapped{

@@ -16,7 +16,16 @@ import (
 // get NAME LISTENER METHOD PATH CODE asks what a program serves, wherever its log says that it
 // does, until it answers with this status, and leaves the answer in the file "answer".
 func (b *background) get(ts *testscript.TestScript, _ bool, args []string) {
-	name, listener, method, path, want := args[0], args[1], args[2], args[3], args[4]
+	b.request(ts, args[0], args[1], "", args[2:])
+}
+
+// bearer NAME TOKEN METHOD PATH CODE does that with the admin API, as the bearer of a token. What is no GET sends {}.
+func (b *background) bearer(ts *testscript.TestScript, _ bool, args []string) {
+	b.request(ts, args[0], "api", args[1], args[2:])
+}
+
+func (b *background) request(ts *testscript.TestScript, name, listener, token string, args []string) {
+	method, path, want := args[0], args[1], args[2]
 	b.awaitText(ts, false, []string{name, `"serving ` + listener + `"`})
 	var url string
 	for line := range strings.Lines(ts.ReadFile(name + ".err")) {
@@ -30,15 +39,23 @@ func (b *background) get(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	var got, body string
 	until(ts, func() bool {
-		got, body = request(ts, method, url+path)
+		got, body = request(ts, method, url+path, token)
 		return got == want
 	}, func() bool { return false }, func() string { return method + " " + path + " answers " + got + ": " + body })
 	ts.Check(os.WriteFile(ts.MkAbs("answer"), []byte(body), 0o600))
 }
 
-func request(ts *testscript.TestScript, method, url string) (code, body string) {
-	request, err := http.NewRequest(method, url, nil)
+func request(ts *testscript.TestScript, method, url, token string) (code, body string) {
+	var sent io.Reader
+	if token != "" && method != http.MethodGet {
+		sent = strings.NewReader("{}")
+	}
+	request, err := http.NewRequest(method, url, sent)
 	ts.Check(err)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+		request.Header.Set("Content-Type", "application/json")
+	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	ts.Check(err)

@@ -20,10 +20,8 @@ import (
 // operateConnections are enough for one person's acts.
 const operateConnections = 4
 
-// operator opens an Operator on the database; close ends its connections.
-// Who may reach the database with which rights is the database's to say: the
-// role here only keeps reading commands from acting.
-func (a *app) operator(cmd *cobra.Command, role keyline.Role, actor string) (o keyline.Operator, closeIt func(), err error) {
+// openPool opens so many connections to an installed schema; close ends them.
+func (a *app) openPool(cmd *cobra.Command, connections int32) (pool *pgxpool.Pool, closeIt func(), err error) {
 	conn, err := a.connect(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -37,23 +35,33 @@ func (a *app) operator(cmd *cobra.Command, role keyline.Role, actor string) (o k
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.MaxConns = operateConnections
-	pool, err := pgxpool.NewWithConfig(cmd.Context(), cfg)
+	cfg.MaxConns = connections
+	pool, err = pgxpool.NewWithConfig(cmd.Context(), cfg)
 	if err != nil {
 		return nil, nil, unreachable(err)
 	}
-	o, err = keyline.NewOperator(pool, keyline.OperatorConfig{Schema: a.global.schema, Actor: actor, Role: role})
+	return pool, pool.Close, nil
+}
+
+// operator opens an Operator on the database; close ends its connections.
+// Who may reach the database with which rights is the database's to say: here everybody is an admin.
+func (a *app) operator(cmd *cobra.Command, actor string) (o keyline.Operator, closeIt func(), err error) {
+	pool, closeIt, err := a.openPool(cmd, operateConnections)
 	if err != nil {
-		pool.Close()
 		return nil, nil, err
 	}
-	return o, pool.Close, nil
+	o, err = keyline.NewOperator(pool, keyline.OperatorConfig{Schema: a.global.schema, Actor: actor, Role: keyline.RoleAdmin})
+	if err != nil {
+		closeIt()
+		return nil, nil, err
+	}
+	return o, closeIt, nil
 }
 
 // reading runs f with an Operator that only reads, but all there is: whoever can
 // read the database can.
 func (a *app) reading(cmd *cobra.Command, f func(context.Context, keyline.Operator) error) error {
-	o, closeIt, err := a.operator(cmd, keyline.RoleOperator, "")
+	o, closeIt, err := a.operator(cmd, "")
 	if err != nil {
 		return err
 	}
@@ -117,7 +125,7 @@ type dryRun struct {
 
 // acting makes a plan with an Operator, and carries it out once it is confirmed.
 func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Context, keyline.Operator) (plan, error)) error {
-	o, closeIt, err := a.operator(cmd, keyline.RoleOperator, f.who())
+	o, closeIt, err := a.operator(cmd, f.who())
 	if err != nil {
 		return err
 	}

@@ -44,12 +44,13 @@ func (g *globalSettings) flags(f *pflag.FlagSet) {
 }
 
 // settingNames are the flags that can also come from the environment and the
-// file: those of every command and those of a worker. What a single call is
+// file: those of every command, of a worker and of the admin API. What a single call is
 // about (a key, a payload) cannot.
 func settingNames() map[string]bool {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	(&globalSettings{}).flags(f)
 	(&workerSettings{}).flags(f)
+	(&apiSettings{}).flags(f)
 	names := map[string]bool{}
 	f.VisitAll(func(flag *pflag.Flag) { names[flag.Name] = true })
 	return names

@@ -5,7 +5,7 @@ do $$
 declare
   name text;
 begin
-  foreach name in array array['{{.schema}}_producer', '{{.schema}}_reader', '{{.schema}}_worker', '{{.schema}}_operator'] loop
+  foreach name in array array['{{.schema}}_producer', '{{.schema}}_reader', '{{.schema}}_worker', '{{.schema}}_operator', '{{.schema}}_admin'] loop
     begin
       if not exists (select from pg_roles r where r.rolname = name) then
         execute format('create role %I nologin', name);
@@ -18,10 +18,10 @@ end
 $$;
 
 -- From scratch: what was granted once and is not any more goes.
-revoke all on all tables in schema {{.schema}} from {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator;
-revoke all on all sequences in schema {{.schema}} from {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator;
-revoke all on all functions in schema {{.schema}} from public, {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator;
-grant usage on schema {{.schema}} to {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator;
+revoke all on all tables in schema {{.schema}} from {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator, {{.schema}}_admin;
+revoke all on all sequences in schema {{.schema}} from {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator, {{.schema}}_admin;
+revoke all on all functions in schema {{.schema}} from public, {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator, {{.schema}}_admin;
+grant usage on schema {{.schema}} to {{.schema}}_producer, {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator, {{.schema}}_admin;
 
 -- A producer appends. The functions run with the owner's rights: it needs, and has, none on tables.
 grant execute on function {{.schema}}.append, {{.schema}}.append_many to {{.schema}}_producer;
@@ -31,6 +31,9 @@ grant select on all tables in schema {{.schema}} to {{.schema}}_reader, {{.schem
 revoke select on {{.schema}}.events from {{.schema}}_reader, {{.schema}}_operator;
 grant select (record_id, seq, id, type, version, occurred_at, created_at) on {{.schema}}.events to {{.schema}}_reader, {{.schema}}_operator;
 grant select on {{.schema}}.tokens to {{.schema}}_reader, {{.schema}}_operator;
+revoke select on {{.schema}}.api_tokens from {{.schema}}_reader, {{.schema}}_worker, {{.schema}}_operator;
+grant select (id, name, role, tenant, created_at, created_by, expires_at, revoked_at, revoked_by, last_used_at)
+  on {{.schema}}.api_tokens to {{.schema}}_reader, {{.schema}}_operator;
 grant execute on function {{.schema}}.traceparent, {{.schema}}.concerns, {{.schema}}.arm_key, {{.schema}}.seat_key, {{.schema}}.barrier_key, {{.schema}}.channel
   to {{.schema}}_reader, {{.schema}}_operator;
 
@@ -55,3 +58,9 @@ grant insert, update on {{.schema}}.dead_letters, {{.schema}}.consumer_health, {
 grant insert on {{.schema}}.failures, {{.schema}}.skips to {{.schema}}_worker;
 grant update (applied_at, done, detail) on {{.schema}}.commands to {{.schema}}_worker;
 grant update (registry_epoch, ordering) on {{.schema}}.meta to {{.schema}}_worker;
+
+-- An admin is an operator who also says who may use the admin API, and reads payloads: it is what that API logs in as.
+grant {{.schema}}_operator to {{.schema}}_admin;
+grant select on {{.schema}}.api_tokens, {{.schema}}.events to {{.schema}}_admin;
+grant insert (name, role, tenant, hash, created_by, expires_at) on {{.schema}}.api_tokens to {{.schema}}_admin;
+grant update (revoked_at, revoked_by, last_used_at) on {{.schema}}.api_tokens to {{.schema}}_admin;

@@ -32,3 +32,8 @@ alter table {{.schema}}.commands
 alter table {{.schema}}.workers
   add constraint workers_status check (status in ('live', 'left', 'lost')),
   add constraint workers_ended check ((status = 'live') = (ended_at is null));
+alter table {{.schema}}.api_tokens
+  add constraint api_tokens_role check (role in ('viewer', 'operator', 'admin')),
+  add constraint api_tokens_named check (octet_length(name) between 1 and 100 and octet_length(tenant) <= 512),
+  add constraint api_tokens_hash check (octet_length(hash) = 32),
+  add constraint api_tokens_revoked check ((revoked_at is null) = (revoked_by is null));

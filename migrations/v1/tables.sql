@@ -239,3 +239,19 @@ create table {{.schema}}.consumer_health (
   last_failure_at timestamptz,
   primary key (consumer_id, worker_id, lane)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+
+-- Who may use the admin API. hash is SHA-256 of the token's secret part, which is 32 random bytes: nothing
+-- shorter could be guessed from it. A name is given once, so that the audit says for ever whose act it was.
+create table {{.schema}}.api_tokens (
+  id bigint generated always as identity primary key,
+  name text not null constraint api_tokens_name unique,
+  role text not null,
+  tenant text collate "C",
+  hash bytea not null,
+  created_at timestamptz not null default clock_timestamp(),
+  created_by text not null,
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  revoked_by text,
+  last_used_at timestamptz
+);

@@ -1,0 +1,109 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/keylinehq/keyline"
+)
+
+// skipBody names the head of a consumer on a record.
+type skipBody struct {
+	ActBody
+	Tenant   *string `json:"tenant,omitempty" maxLength:"512" doc:"Left out: the token's own, or \"\"."`
+	Key      string  `json:"key" minLength:"1" maxLength:"512" doc:"The record's key."`
+	Consumer string  `json:"consumer" minLength:"1" maxLength:"300"`
+}
+
+func (h *Handler) registerRecords() {
+	const tag = "records"
+	add(h, operation{
+		id: "listRecords", method: http.MethodGet, path: "/v1/records", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
+		summary: "Records by tenant and key",
+	}, func(ctx context.Context, s *session, in *struct {
+		TenantParam
+		Prefix string `query:"prefix" maxLength:"512" doc:"How the key begins; of the tenant \"\" where no tenant is given."`
+		Paging
+	}) (*answer[Page[keyline.RecordSummary]], error) {
+		f := keyline.RecordFilter{Tenant: in.filter(), Prefix: in.Prefix, Limit: in.Limit + 1}
+		var after []string
+		if err := in.decode(&after); err != nil {
+			return nil, err
+		}
+		if len(after) == 2 {
+			f.After = &keyline.Key{Tenant: after[0], Record: after[1]}
+		}
+		list, err := s.Records(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return page(list, in.Limit, func(r keyline.RecordSummary) any { return []string{r.Tenant, r.Record} })
+	})
+	add(h, operation{
+		id: "getRecord", method: http.MethodGet, path: "/v1/record", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
+		summary: "A record, where each consumer stands on it, and its last events", detail: "Without payloads. A record is named by parameters, since a key may hold any character.",
+	}, func(ctx context.Context, s *session, in *struct {
+		KeyParam
+		Events int `query:"events" minimum:"0" maximum:"100" default:"10" doc:"How many of the last events."`
+	}) (*answer[keyline.RecordView], error) {
+		v, err := s.InspectRecord(ctx, s.key(in.filter(), in.Key), in.Events)
+		v.Events, v.Positions = orEmpty(v.Events), orEmpty(v.Positions)
+		return answered(v, err)
+	})
+	add(h, operation{
+		id: "why", method: http.MethodGet, path: "/v1/record/why", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
+		summary: "Why a record is where it is, and what to do next",
+	}, func(ctx context.Context, s *session, in *KeyParam) (*answer[keyline.Why], error) {
+		return answered(s.Why(ctx, s.key(in.filter(), in.Key)))
+	})
+	add(h, operation{
+		id: "listEvents", method: http.MethodGet, path: "/v1/record/events", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
+		summary: "A record's events by seq, with the state of each delivery",
+		detail:  "Without payloads. For a viewer, who is not shown events of internal types, a page can be short and not be the last.",
+	}, func(ctx context.Context, s *session, in *struct {
+		KeyParam
+		Paging
+	}) (*answer[Page[keyline.RecordEvent]], error) {
+		key := s.key(in.filter(), in.Key)
+		f := keyline.EventFilter{Limit: in.Limit}
+		if err := in.decode(&f.After); err != nil {
+			return nil, err
+		}
+		list, err := s.Events(ctx, key, f)
+		if err != nil {
+			return nil, err
+		}
+		record, err := s.InspectRecord(ctx, key, 0)
+		if err != nil {
+			return nil, err
+		}
+		out := Page[keyline.RecordEvent]{Items: orEmpty(list)}
+		// What is not shown takes part in the page: it is a span of seqs.
+		last := f.After
+		if len(list) > 0 {
+			last = list[len(list)-1].Seq
+		}
+		if len(list) < in.Limit {
+			last = max(last, f.After+int64(in.Limit))
+		}
+		if last < record.Head {
+			out.Next = cursor(last)
+		}
+		return answered(out, nil)
+	})
+	add(h, operation{
+		id: "skipHead", method: http.MethodPost, path: "/v1/record/skip", tag: tag, role: keyline.RoleOperator, scope: scopeRecords,
+		summary: "Give up the event that a consumer is in backoff or parked on", detail: actDetail, accepted: true,
+	}, func(ctx context.Context, s *session, in *struct{ Body skipBody }) (*acted, error) {
+		return one(ctx, in.Body.ActBody, func(ctx context.Context) (keyline.Act, error) {
+			return s.SkipHead(ctx, s.key(in.Body.Tenant, in.Body.Key), in.Body.Consumer, in.Body.Reason)
+		})
+	})
+}
+
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/keylinehq/keyline"
+)
+
+// The bounds of a request.
+const (
+	mostBody    = 64 << 10
+	bodyTimeout = 10 * time.Second
+)
+
+// session is a request whose bearer is known.
+type session struct {
+	keyline.Operator
+	token  keyline.Token
+	secret string
+}
+
+type sessionKey struct{}
+
+func sessionOf(ctx context.Context) *session {
+	s, _ := ctx.Value(sessionKey{}).(*session)
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	if r.URL.Path == "/livez" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		header.Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "ok\n")
+		return
+	}
+	r, p := h.admit(w, r)
+	if p != nil {
+		writeProblem(w, p)
+		return
+	}
+	if _, pattern := h.mux.Handler(r); pattern == "" {
+		refusal := &refusal{header: http.Header{}, status: http.StatusNotFound}
+		h.mux.ServeHTTP(refusal, r)
+		p := problem(http.StatusNotFound, keyline.CodeNotFound, "there is no such path")
+		if allow := refusal.header.Get("Allow"); refusal.status == http.StatusMethodNotAllowed && allow != "" {
+			header.Set("Allow", allow)
+			p = problem(http.StatusMethodNotAllowed, codeInvalidRequest, "the path knows other methods")
+		}
+		writeProblem(w, p)
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
+
+// admit finds out whose request it is and reads its body, before anything else looks at either.
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (*http.Request, *Problem) {
+	// A browser that another site sends here has no token to show, since there are no cookies. It is
+	// refused all the same, so that nobody has to rely on that.
+	if err := h.origins.Check(r); err != nil {
+		return r, problem(http.StatusForbidden, codeCrossOrigin, "requests of other sites are refused")
+	}
+	secret, ok := bearer(r)
+	if !ok {
+		return r, h.failed(r)
+	}
+	o, token, err := h.gate.Open(r.Context(), secret)
+	if errors.Is(err, &keyline.Error{Code: keyline.CodeUnauthenticated}) {
+		return r, h.failed(r)
+	}
+	if err != nil {
+		h.cfg.Logger.WarnContext(r.Context(), "a token could not be looked up", "error", err)
+		return r, asProblem(err)
+	}
+	if !h.limits.token(token.ID) {
+		return r, tooFast()
+	}
+	if r, p := h.readBody(w, r); p != nil {
+		return r, p
+	}
+	ctx := context.WithValue(r.Context(), sessionKey{}, &session{o, token, secret})
+	return r.WithContext(ctx), nil
+}
+
+func tooFast() *Problem {
+	p := problem(http.StatusTooManyRequests, codeRateLimited, "too many requests: wait a moment")
+	p.retryAfter = 1
+	return p
+}
+
+// failed is the answer to who has no token, or none that lives.
+func (h *Handler) failed(r *http.Request) *Problem {
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		address = r.RemoteAddr
+	}
+	if !h.limits.failure(address) {
+		return tooFast()
+	}
+	return asProblem(&keyline.Error{Code: keyline.CodeUnauthenticated})
+}
+
+// bearer is the one token that a request carries.
+func bearer(r *http.Request) (string, bool) {
+	values := r.Header.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, secret, ok := strings.Cut(values[0], " ")
+	return strings.TrimSpace(secret), ok && strings.EqualFold(scheme, "Bearer")
+}
+
+// readBody reads a request's body whole: afterwards the connection has no deadline that could end a handler that waits.
+func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (*http.Request, *Problem) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions {
+		r.Body = http.NoBody
+		return r, nil
+	}
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return r, problem(http.StatusUnsupportedMediaType, codeNotJSON, "a request that changes something is application/json")
+	}
+	control := http.NewResponseController(w)
+	deadlined := control.SetReadDeadline(h.clock.Now().Add(bodyTimeout)) == nil
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
+	if deadlined {
+		_ = control.SetReadDeadline(time.Time{})
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return r, problem(http.StatusRequestEntityTooLarge, codeTooLarge, "the body is too large")
+	case err != nil:
+		return r, problem(http.StatusBadRequest, codeInvalidRequest, "the body could not be read")
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	return r, nil
+}
+
+func writeProblem(w http.ResponseWriter, p *Problem) {
+	for name, values := range p.GetHeaders() {
+		w.Header()[name] = values
+	}
+	w.Header().Set("Content-Type", p.ContentType(""))
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+// refusal takes in what a ServeMux says where it knows no handler.
+type refusal struct {
+	header http.Header
+	status int
+}
+
+func (r *refusal) Header() http.Header         { return r.header }
+func (r *refusal) Write(b []byte) (int, error) { return len(b), nil }
+func (r *refusal) WriteHeader(status int)      { r.status = status }
