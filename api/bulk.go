@@ -175,7 +175,7 @@ func (h *Handler) registerBulk() {
 			detail:   "First with dry_run, which counts; then with that number as confirm. 202 names the bulk act, to be looked at and cancelled.",
 			accepted: true,
 		}, func(ctx context.Context, s *session, in *struct{ Body bulkBody }) (*bulkAnswer, error) {
-			return h.bulk(ctx, s, verb, act, &in.Body) //nolint:contextcheck // as said there
+			return h.bulk(ctx, s, verb, act, &in.Body)
 		})
 	}
 	add(h, operation{
@@ -205,6 +205,8 @@ func (h *Handler) registerBulk() {
 }
 
 // bulk counts, and begins where the count was confirmed.
+//
+//nolint:contextcheck // what it begins outlives the request that asked for it
 func (h *Handler) bulk(ctx context.Context, s *session, verb string, act bulkAct, b *bulkBody) (*bulkAnswer, error) {
 	count, err := act(s.Operator, ctx, b.filter(), b.Reason, keyline.BulkOptions{DryRun: true})
 	if err != nil {
@@ -220,7 +222,7 @@ func (h *Handler) bulk(ctx context.Context, s *session, verb string, act bulkAct
 	case b.Confirm == nil || *b.Confirm != count.Matched:
 		return nil, problem(http.StatusConflict, codeNotConfirmed, fmt.Sprintf("this is about %d dead letters: say so in confirm", count.Matched))
 	}
-	running, cancel := context.WithCancel(h.closing) //nolint:contextcheck // it outlives the request that asked for it
+	running, cancel := context.WithCancel(h.closing)
 	j := &job{tenant: s.token.Tenant, cancel: cancel, BulkJob: BulkJob{ID: uuid.New(), Act: verb, Token: s.token.Name, State: bulkRunning,
 		Report: count, StartedAt: h.clock.Now().UTC()}}
 	j.Report.DryRun = false

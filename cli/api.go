@@ -147,12 +147,14 @@ func (a *app) runAPI(ctx context.Context, address string, secure *tls.Config, ha
 	}
 	grace, cancel := context.WithTimeout(a.signals.hurry, keyline.DefaultShutdownGrace)
 	defer cancel()
-	err = handler.Close(grace) //nolint:contextcheck // ctx has ended: the grace is what is left
+	err = handler.Close(grace)                             //nolint:contextcheck // ctx has ended: the grace is what is left
 	if stopped := server.Shutdown(grace); stopped != nil { //nolint:contextcheck // as above
 		_ = server.Close()
 		log.Warn("answers were cut short", "error", stopped)
 	}
-	_ = <-ended // that it was shut down
+	if serving := <-ended; !errors.Is(serving, http.ErrServerClosed) {
+		log.Warn("the server had ended by itself", "error", serving)
+	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		log.Warn("bulk acts were cut short; what they gave stays given")
 		err = nil
