@@ -51,7 +51,7 @@ func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, v := range []string{"PATH", "HOME", "TMPDIR", "DATABASE_URL", "NO_COLOR", "KEYLINE_PG_BIN", "KEYLINE_TEST_SLOW", "GORACE"} {
+	for _, v := range []string{"PATH", "HOME", "TMPDIR", "DATABASE_URL", "NO_COLOR", "KEYLINE_PG_BIN", "KEYLINE_TEST_SLOW", "HOOK_SECRET", "GORACE"} {
 		if value := ts.Getenv(v); value != "" {
 			cmd.Env = append(cmd.Env, v+"="+value)
 		}

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(testdb.Runner{M: m}, map[string]func(){
 		"keyline":  func() { os.Exit(Run(os.Args[1:])) },
 		"program":  func() { os.Exit(Run(os.Args[1:], programsOwn()...)) },
+		"receiver": func() { os.Exit(receiver()) },
 		"poisoned": func() { os.Exit(Run(os.Args[1:], poisonedOwn()...)) },
 	})
 }

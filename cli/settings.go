@@ -32,6 +32,9 @@ type globalSettings struct {
 	config      string
 	logLevel    string
 	logFormat   string
+
+	// webhooks is what the file says of consumers that are endpoints.
+	webhooks any
 }
 
 func (g *globalSettings) flags(f *pflag.FlagSet) {
@@ -124,6 +127,10 @@ func (a *app) loadFile(cmd *cobra.Command, k *koanf.Koanf, names map[string]bool
 	}
 	for name, value := range raw.Raw() {
 		key := settingKey(name)
+		if key == webhooksKey {
+			a.global.webhooks = value
+			continue
+		}
 		if !names[key] || key == "config" {
 			return usagef(cmd, "settings file %s: there is no setting %q", path, name)
 		}

@@ -16,7 +16,10 @@ import (
 )
 
 func (a *app) workerCommand() *cobra.Command {
-	var s workerSettings
+	var (
+		s     workerSettings
+		check bool
+	)
 	cmd := &cobra.Command{
 		Use: "worker", Short: "Run a worker until a signal ends it", Args: arguments(cobra.NoArgs),
 		Long: "Runs a worker until SIGINT or SIGTERM, which it takes as: claim nothing more, let handlers finish, hand back the\n" +
@@ -24,10 +27,18 @@ func (a *app) workerCommand() *cobra.Command {
 			"With --once it delivers what is due and ends, for a scheduled job. It also ends when an operator drains it\n" +
 			"(keyline drain).\n\n" +
 			"Every flag is also an environment variable (--poll-interval: KEYLINE_POLL_INTERVAL) and a setting of the file that\n" +
-			"--config names. A flag wins over the environment, the environment over the file.\n\n" +
+			"--config names. A flag wins over the environment, the environment over the file. The file can also hold consumers\n" +
+			"that hand their events to HTTP endpoints (webhooks); --check reads it all and starts nothing.\n\n" +
 			"--http serves /livez, /readyz (which says what is missing) and /metrics; traces and metrics also go where\n" +
 			"OTEL_EXPORTER_OTLP_ENDPOINT says. Profiles are served by --debug-http alone.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			consumers, err := a.hosted(&s)
+			if err != nil {
+				return err
+			}
+			if check {
+				return a.check(cmd.Context(), &s, consumers)
+			}
 			pool, err := a.poolConfig(cmd)
 			if err != nil {
 				return err
@@ -35,21 +46,22 @@ func (a *app) workerCommand() *cobra.Command {
 			if cmd.Flags().Changed("within") && !s.once || s.within < 0 {
 				return usagef(cmd, "--within %s: goes with --once, and is not negative", s.within)
 			}
-			consumers, err := a.hosted(&s)
-			if err != nil {
-				return err
-			}
 			return a.serve(cmd, &s, pool, consumers)
 		},
 	}
 	s.flags(cmd.Flags())
 	s.onceFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&check, "check", false, "say what would run, and end: settings are read, and nothing is connected")
 	return cmd
 }
 
 // hosted are the consumers that the worker runs.
 func (a *app) hosted(s *workerSettings) ([]keyline.Consumer, error) {
-	consumers := slices.Clone(a.consumers)
+	hooks, err := a.webhooks()
+	if err != nil {
+		return nil, err
+	}
+	consumers := append(slices.Clone(a.consumers), hooks...)
 	if len(consumers) == 0 {
 		consumers = []keyline.Consumer{logConsumer(a.stdout)}
 	}
