@@ -1,7 +1,7 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
 .PHONY: help demo dev build test test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz lint fmt generate verify \
-	check-deploy check-generated check-golden check-modules postgres compiler
+	check-deploy check-webhook check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
 ARGS ?=
@@ -71,6 +71,9 @@ generate: ## write generated files anew
 
 verify: lint check-generated check-golden check-modules ## all checks that are not tests
 	go vet ./...
+
+check-webhook: ## what webhooks send, by the libraries of who will read it
+	cd webhook/check && go vet ./... && go test -count=1 ./... $(ARGS)
 
 check-deploy: ## what lies in deploy/, by the parsers of who will read it
 	cd deploy/check && go vet ./... && go test -count=1 ./... $(ARGS)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/keylinehq/keyline"
 )
 
@@ -56,6 +58,8 @@ func (s *sender) handle(ctx context.Context, d *keyline.Delivery) error {
 	if int64(len(body)) > s.cfg.MaxBody {
 		return keyline.Permanent(failed(CodeTooLarge, "the body has %d bytes, %d are allowed", len(body), s.cfg.MaxBody))
 	}
+	// The endpoint's spans belong under the one that runs now; the event has that of its append.
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(header))
 	header.Set("webhook-id", d.IdempotencyKey)
 	timestamp := strconv.FormatInt(s.clock.Now().Unix(), 10)
 	header.Set("webhook-timestamp", timestamp)

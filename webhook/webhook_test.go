@@ -303,3 +303,15 @@ func TestAConfigThatMakesNoSenseIsRefusedByName(t *testing.T) {
 		}
 	}
 }
+
+// The example of the specification.
+func TestTheSignatureIsThatOfStandardWebhooks(t *testing.T) {
+	list, err := ParseSecrets("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := signature(list, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
+	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
