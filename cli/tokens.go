@@ -43,7 +43,6 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 			case lasts == 0:
 				return usagef(cmd, "--expires-in must be more than nothing")
 			}
-			f.yes = true // nothing is lost by it
 			return a.acting(cmd, &f, func(_ context.Context, o keyline.Operator) (plan, error) {
 				return plan{
 					what: fmt.Sprintf("create a token %s of the role %s", args[0], role),
@@ -57,9 +56,8 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 			})
 		},
 	}
+	f.register(cmd, 0)
 	fs := cmd.Flags()
-	fs.StringVar(&f.reason, "reason", "", "why, for the audit")
-	fs.StringVar(&f.actor, "actor", "", "who acts, for the audit (default: the user of this session)")
 	fs.StringVar(&role, "role", "", "viewer, operator or admin")
 	fs.StringVar(&tenant, "tenant", "", "only for this tenant's records (default: all tenants)")
 	fs.Var(&lasts, "expires-in", "how long it lasts, such as 90d or 36h")
