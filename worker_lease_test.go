@@ -76,3 +76,26 @@ func TestStatesOfAnEventAreShownByTheViews(t *testing.T) {
 		t.Errorf("the event is %s", got)
 	}
 }
+
+// An event of an internal type passes a consumer without the grant: it has not been done.
+func TestAnInternalEventIsShownAsIgnoredByWhoHasNoGrant(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	client := newClient(t, keyline.ClientConfig{EventTypes: []keyline.EventType{{Type: "secret.thing", Internal: true}}})
+	if err := client.RegisterEventTypes(t.Context(), db.Pool()); err != nil {
+		t.Fatal(err)
+	}
+	startWorker(t, db, keyline.Config{}, recording(s, "granted", func(c *keyline.Consumer) { c.Internal = true }), recording(s, "plain"))
+	id := must(client.Append(t.Context(), db.Pool(), keyline.NewEvent{Key: keyline.Key{Record: "thing:1"}, Type: "secret.thing"}))(t).ID
+	must(client.Append(t.Context(), db.Pool(), keyline.NewEvent{Key: keyline.Key{Record: "thing:1"}, Type: "thing.done"}))(t)
+	s.wait(t, 3)
+	settled(t, db)
+	for consumer, states := range map[string]string{"granted": "completed completed", "plain": "ignored completed"} {
+		if got := scalar[string](t, db.Pool(), "select string_agg(state, ' ' order by seq) from keyline.deliveries where consumer = $1", consumer); got != states {
+			t.Errorf("%s: %s, want %s", consumer, got, states)
+		}
+	}
+	if got := must(newOperator(t, db, keyline.RoleOperator).InspectEvent(t.Context(), id))(t).Deliveries["plain"]; got != "ignored" {
+		t.Errorf("an operator reads %s", got)
+	}
+}

@@ -18,7 +18,10 @@ select e.record_id, p.tenant, p.record_key, e.seq, e.id as event_id, e.type, e.v
     when d.status in ('open', 'retrying') then case when d.status = 'retrying' then 'retry_scheduled' when e.seq > p.seq then 'parked' else 'dead_letter' end
     when s.code = 'unsupported_version' then 'skipped_unsupported_version'
     when s.code is not null or d.status = 'resolved' then 'ignored'
-    when e.seq <= p.seq then case when {{.schema}}.concerns(c.types, c.versions, c.contract_only, e.type, e.version) then 'completed' else 'ignored' end
+    when e.seq <= p.seq then case
+      when {{.schema}}.concerns(c.types, c.versions, c.contract_only, e.type, e.version)
+        and (c.internal or not exists (select from {{.schema}}.event_types t where t.type = e.type and t.internal)) then 'completed'
+      else 'ignored' end
     when e.seq = p.seq + 1 and p.state = 'parked' then 'parked'
     when e.seq = p.seq + 1 and p.state = 'backoff' then 'retry_scheduled'
     when e.seq = p.seq + 1 and p.state = 'started' then 'processing'
