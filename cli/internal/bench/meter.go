@@ -21,6 +21,8 @@ var (
 	sqlStatements string
 	//go:embed sql/sessions.sql
 	sqlSessions string
+	//go:embed sql/claims.sql
+	sqlClaims string
 	//go:embed sql/settled.sql
 	sqlSettled string
 )
@@ -45,12 +47,12 @@ type meter struct {
 	own        int64 // transactions of the meter itself since before
 }
 
-func (d *drain) meter(ctx context.Context, url string) (*meter, error) {
-	conn, err := pgx.Connect(ctx, url)
+func (s *stage) meter(ctx context.Context, url string) (*meter, error) {
+	conn, err := connect(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	m := &meter{conn: conn, statements: d.statements}
+	m := &meter{conn: conn, statements: s.statements}
 	if m.statements {
 		if _, err := conn.Exec(ctx, "create extension pg_stat_statements"); err != nil {
 			m.close(ctx)

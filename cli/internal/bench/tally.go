@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -14,12 +15,11 @@ import (
 // tally is what the handlers check: that each consumer gets each event of each
 // record once, and not before the older ones.
 type tally struct {
-	prefix string
-	events int
-	// seen has one bit per seq, by record and consumer: consumers of one record
-	// run at the same time, and the check should cost little of what is measured.
-	seen      []atomic.Uint64
-	consumers int
+	workload
+	// seen has one bit per seq, words of them by record and consumer: consumers of one
+	// record run at the same time, and the check should cost little of what is measured.
+	seen  []atomic.Uint64
+	words int
 
 	left            []count // by consumer
 	unfinished      atomic.Int64
@@ -31,14 +31,25 @@ type tally struct {
 	firstUnexpected atomic.Pointer[string]
 }
 
-func newTally(prefix string, consumers, records, events int) *tally {
-	t := &tally{prefix: prefix, events: events, consumers: consumers, seen: make([]atomic.Uint64, consumers*records),
-		left: make([]count, consumers), done: make(chan struct{})}
+func newTally(l workload) *tally {
+	t := &tally{workload: l, words: (l.events + wordBits - 1) / wordBits, left: make([]count, l.consumers), done: make(chan struct{})}
+	t.seen = make([]atomic.Uint64, l.consumers*l.records*t.words)
 	for i := range t.left {
-		t.left[i].Store(int64(records) * int64(events))
+		t.left[i].Store(l.total())
 	}
-	t.unfinished.Store(int64(consumers))
+	t.unfinished.Store(int64(l.consumers))
 	return t
+}
+
+const wordBits = 64
+
+// delivered is how many deliveries there were that count.
+func (t *tally) delivered() int64 {
+	n := t.deliveries()
+	for i := range t.left {
+		n -= t.left[i].Load()
+	}
+	return n
 }
 
 // count is alone in its cache line.
@@ -49,20 +60,21 @@ type count struct {
 
 // handle is the whole handler of a consumer.
 func (t *tally) handle(consumer int, d *keyline.Delivery) {
-	number, err := strconv.Atoi(strings.TrimPrefix(d.Key.Record, t.prefix))
-	if err != nil || number < 0 || number >= len(t.seen)/t.consumers || d.Seq < 1 || d.Seq > int64(t.events) {
+	number, err := strconv.Atoi(strings.TrimPrefix(d.Key.Record, recordPrefix))
+	if err != nil || number < 0 || number >= t.records || d.Seq < 1 || d.Seq > int64(t.events) {
 		what := fmt.Sprintf("%s #%d", d.Key.Record, d.Seq)
 		t.firstUnexpected.CompareAndSwap(nil, &what)
 		t.unknown.Add(1)
 		return
 	}
-	bit := uint64(1) << (d.Seq - 1)
-	before := t.seen[number*t.consumers+consumer].Or(bit)
+	at, place := (number*t.consumers+consumer)*t.words, int(d.Seq-1)
+	word, bit := at+place/wordBits, uint64(1)<<(place%wordBits)
+	before := t.seen[word].Or(bit)
 	switch {
 	case before&bit != 0:
 		t.duplicates.Add(1)
 		return
-	case before != bit-1: // all older ones, and no younger one
+	case before != bit-1, bit == 1 && word > at && t.seen[word-1].Load() != math.MaxUint64: // all older ones, and no younger one
 		t.violations.Add(1)
 	}
 	if t.left[consumer].Add(-1) == 0 && t.unfinished.Add(-1) == 0 {
@@ -72,8 +84,9 @@ func (t *tally) handle(consumer int, d *keyline.Delivery) {
 
 // lost are the deliveries that never came.
 func (t *tally) lost() (n int64) {
+	n = t.deliveries()
 	for i := range t.seen {
-		n += int64(t.events - bits.OnesCount64(t.seen[i].Load()))
+		n -= int64(bits.OnesCount64(t.seen[i].Load()))
 	}
 	return n
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/keylinehq/keyline"
 )
 
-// give hands deliveries of record "p:0" to consumer 0, by seq.
+// give hands deliveries of the first record to consumer 0, by seq.
 func give(t *tally, seqs ...int64) {
 	for _, seq := range seqs {
-		t.handle(0, &keyline.Delivery{Event: keyline.Event{Key: keyline.Key{Record: "p:0"}, Seq: seq}})
+		t.handle(0, &keyline.Delivery{Event: keyline.Event{Key: keyline.Key{Record: recordPrefix + "0"}, Seq: seq}})
 	}
 }
 
@@ -39,7 +39,7 @@ func TestTallySeesWhatGoesWrong(t *testing.T) {
 		{"one that nobody appended", []int64{1, 2, 3, 4}, 0, 0, 0, 1, true},
 		{"none", nil, 0, 0, 3, 0, false},
 	} {
-		c := newTally("p:", 1, 1, 3)
+		c := newTally(workload{records: 1, events: 3, consumers: 1})
 		give(c, tc.seqs...)
 		if c.violations.Load() != tc.violations || c.duplicates.Load() != tc.duplicates || c.lost() != tc.lost ||
 			c.unknown.Load() != tc.unknown || isDone(c) != tc.done {
@@ -49,13 +49,19 @@ func TestTallySeesWhatGoesWrong(t *testing.T) {
 	}
 }
 
-func TestTallyKeepsTheLastBitOfARecord(t *testing.T) {
-	c := newTally("p:", 1, 1, MaxEvents)
-	for seq := int64(1); seq <= MaxEvents; seq++ {
+func TestTallyKeepsLongStreams(t *testing.T) {
+	const events = 3*wordBits + 1
+	c := newTally(workload{records: 1, events: events, consumers: 1})
+	for seq := int64(1); seq <= events; seq++ {
 		give(c, seq)
 	}
-	if c.violations.Load() != 0 || c.duplicates.Load() != 0 || c.lost() != 0 || !isDone(c) {
+	if c.violations.Load() != 0 || c.duplicates.Load() != 0 || c.lost() != 0 || !isDone(c) || c.delivered() != events {
 		t.Errorf("violations %d, duplicates %d, lost %d, done %v", c.violations.Load(), c.duplicates.Load(), c.lost(), isDone(c))
+	}
+	c = newTally(workload{records: 1, events: events, consumers: 1})
+	give(c, wordBits+1) // nothing before it
+	if c.violations.Load() != 1 || c.lost() != events-1 {
+		t.Errorf("violations %d, lost %d", c.violations.Load(), c.lost())
 	}
 }
 

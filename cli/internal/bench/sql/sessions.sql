@@ -1,3 +1,3 @@
--- Other sessions of clients in this database.
+-- Sessions of clients in this database, but for the benchmark's own.
 select count(*) from pg_stat_activity
-where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()
+where datname = current_database() and backend_type = 'client backend' and application_name <> 'keyline bench'
