@@ -112,13 +112,13 @@ func (p *play) residents(ctx context.Context, url string, l workload, c *Case) e
 		// Claimed is not loaded yet: what grows no more has settled.
 		for last := -1.0; ; {
 			m := memory()
-			if now := inUse(&m); now <= last*1.01 {
+			now := inUse(&m)
+			if now <= last*1.01 {
 				c.add("memory", "bytes per record", (now-inUse(&idle))/float64(l.records))
 				c.add("goroutines", "goroutines per record", float64(runtime.NumGoroutine()-idleGoroutines)/float64(l.records))
 				return nil
-			} else {
-				last = now
 			}
+			last = now
 			if err := clock.Sleep(ctx, began, 100*time.Millisecond); err != nil {
 				return err
 			}
