@@ -32,6 +32,7 @@ func TestEveryActHasTheFlagsOfAnAct(t *testing.T) {
 		"keyline status", "keyline consumers", "keyline workers", "keyline show", "keyline why", "keyline verify", "keyline audit",
 		"keyline records", "keyline records list", "keyline records show", "keyline events", "keyline events list", "keyline events show",
 		"keyline dead-letters", "keyline dead-letters list", "keyline doctor", "keyline trace",
+		"keyline api", "keyline api openapi", "keyline token", "keyline token list",
 	}
 	var acts []string
 	walk((&app{}).root(), func(c *cobra.Command) {
@@ -53,6 +54,7 @@ func TestEveryActHasTheFlagsOfAnAct(t *testing.T) {
 	for _, want := range []string{
 		"keyline dead-letters retry", "keyline dead-letters resolve", "keyline events retry", "keyline retry", "keyline skip", "keyline recover", "keyline drain",
 		"keyline prune", "keyline consumers pause", "keyline consumers resume", "keyline consumers disable", "keyline consumers retire",
+		"keyline token create", "keyline token revoke",
 	} {
 		if !slices.Contains(acts, want) {
 			t.Errorf("%s is not among the acts %v", want, acts)
