@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/keylinehq/keyline"
@@ -313,5 +314,27 @@ func TestTheSignatureIsThatOfStandardWebhooks(t *testing.T) {
 	got := signature(list, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// What the endpoint does belongs under the run that called it, and the event keeps the trace of its append.
+func TestTheTraceGoesOn(t *testing.T) {
+	url, got := endpoint(t, status(http.StatusOK))
+	d := delivery()
+	const appended = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	d.Headers[keyline.HeaderTraceparent] = appended
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	s := open(t, Config{URL: url})
+	for _, tc := range []struct {
+		ctx  context.Context
+		want string
+	}{{t.Context(), appended}, {trace.ContextWithSpanContext(t.Context(), span), "00-01000000000000000000000000000000-0200000000000000-01"}} {
+		if err := s.handle(tc.ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		r := <-got
+		if v := r.header.Get("traceparent"); v != tc.want || !strings.Contains(r.body, `"traceparent":"`+appended+`"`) {
+			t.Errorf("traceparent %q, want %q: %s", v, tc.want, r.body)
+		}
 	}
 }
