@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -49,6 +50,7 @@ func (a *app) benchDrain() *cobra.Command {
 
 func (a *app) benchScenario(sc bench.Scenario) *cobra.Command {
 	var cfg bench.ScenarioConfig
+	var plot string
 	cmd := &cobra.Command{
 		Use: sc.Name, Short: sc.Short, Args: arguments(cobra.NoArgs), Long: sc.Long + "\n" + benchWhere,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,11 +62,12 @@ func (a *app) benchScenario(sc bench.Scenario) *cobra.Command {
 			case cfg.Duration <= 0:
 				return usagef(cmd, "--duration %v: more than 0", cfg.Duration)
 			}
-			return a.play(cmd, sc, cfg)
+			return a.play(cmd, sc, cfg, plot)
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&cfg.Runs, "runs", 3, "turns of each case, which alternate")
+	f.StringVar(&plot, "plot", "", "write the courses of its turns to this file, as SVG, where it has any")
 	f.Float64Var(&cfg.Scale, "scale", 1, "multiplies the numbers of records and events")
 	f.DurationVar(&cfg.Duration, "duration", 5*time.Second, "how long appenders append, where they do")
 	f.BoolVar(&cfg.Durable, "durable", false, "let the server of its own wait for its disk")
@@ -104,11 +107,16 @@ func (a *app) drain(cmd *cobra.Command, cfg bench.DrainConfig) error {
 	})
 }
 
-func (a *app) play(cmd *cobra.Command, sc bench.Scenario, cfg bench.ScenarioConfig) error {
+func (a *app) play(cmd *cobra.Command, sc bench.Scenario, cfg bench.ScenarioConfig, plot string) error {
 	return a.bench(&cfg.Config, -1, func() (bench.Settings, bool, error) {
 		r, err := bench.Play(cmd.Context(), sc, cfg)
 		if err != nil {
 			return r.Settings, false, err
+		}
+		if svg := bench.Plot(r); plot != "" && svg != nil {
+			if err := os.WriteFile(plot, svg, 0o644); err != nil { //nolint:gosec // a picture for everybody
+				return r.Settings, false, err
+			}
 		}
 		if a.global.json {
 			err = a.printJSON(r)
