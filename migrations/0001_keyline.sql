@@ -5,6 +5,7 @@
 {{ template "v1/constraints.sql" . }}
 {{ template "v1/names.sql" . }}
 {{ template "v1/uuidv7.sql" . }}
+{{ template "v1/timeline.sql" . }}
 {{ template "v1/append_only.sql" . }}
 {{ template "v1/wake.sql" . }}
 {{ template "v1/append.sql" . }}

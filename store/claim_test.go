@@ -158,6 +158,32 @@ func TestAWorkerThatIsNotLiveClaimsNothing(t *testing.T) {
 	}
 }
 
+// A failover is staged by its one mark: a server on another timeline.
+func TestAfterAFailoverEveryWorkerJoinsAnewAndTokensJump(t *testing.T) {
+	r := newRig(t)
+	before := r.claimOne(r.append("r"))
+	r.exec("create or replace function keyline.timeline() returns integer language sql return 2")
+	r.append("s")
+	if _, err := r.Claim(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 1}); !errors.Is(err, keylinetype.ErrFenced) {
+		t.Errorf("a claim of a worker from before: %v", err)
+	}
+	if err := r.Renew(t.Context(), r.me, nil); !errors.Is(err, keylinetype.ErrFenced) {
+		t.Errorf("a renewal: %v", err)
+	}
+	again, third := r.join("again"), r.join("third")
+	first := r.claims(again, 1)
+	if len(first) != 1 || first[0].Token < before.Token+1_000_000_000 {
+		t.Errorf("claimed %+v after token %d", first, before.Token)
+	}
+	r.append("t")
+	if next := r.claims(third, 1); len(next) != 1 || next[0].Token > first[0].Token+10 {
+		t.Errorf("the tokens jumped twice: %+v, %+v", first, next)
+	}
+	if err := r.Renew(t.Context(), again, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheLowerBoundNeverHidesWork(t *testing.T) {
 	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	r := newRig(t, func(c *Config) { c.Clock = fake })

@@ -26,6 +26,13 @@ func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 		}
 		s.endSessions.Store(false)
 	}
+	var jumped bool
+	if err := s.lease.QueryRow(ctx, s.q("keep_timeline")).Scan(&jumped); err != nil {
+		return 0, translate("join: look at the timeline", err)
+	}
+	if jumped {
+		s.log.Warn("the database is on another timeline, as after a failover: the last commits may be lost; tokens go on far beyond")
+	}
 	err := s.lease.QueryRow(ctx, s.q("join"), w.Name, s.instance, w.Host, w.PID, w.Lease, consumers).Scan(&id)
 	return id, translate("join", err)
 }

@@ -18,9 +18,9 @@ declare
   boxes tid[]; -- locked, so that their places stay
   at timestamptz := clock_timestamp(); -- a volatile call is no index condition
 begin
-  perform from {{.schema}}.workers w where w.id = worker and w.status = 'live' for key share;
+  perform from {{.schema}}.workers w where w.id = worker and w.status = 'live' and w.timeline = {{.schema}}.timeline() for key share;
   if not found then
-    raise exception 'worker % is not live', worker using errcode = 'KL020';
+    raise exception 'worker % is not live, or joined before a failover', worker using errcode = 'KL020';
   end if;
   if only_record is not null then
     boxes := array(select m.ctid from {{.schema}}.mailboxes m

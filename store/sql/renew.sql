@@ -1,6 +1,7 @@
--- Moves the beat. Answers whether the worker is live, and the database's time.
+-- Moves the beat. Answers whether the worker is live, and the database's time. One that joined before a
+-- failover is not: what it holds may be lost, so it has to join again.
 with renewed as (
   update {{.schema}}.workers w set beat = w.beat + 1, beat_at = clock_timestamp(), state = $2::text::jsonb
-  where w.id = $1 and w.status = 'live' returning 1
+  where w.id = $1 and w.status = 'live' and w.timeline = {{.schema}}.timeline() returning 1
 )
 select exists (select from renewed), clock_timestamp()
