@@ -189,6 +189,24 @@ func TestWhyPaused(t *testing.T) {
 	says(t, w, "it is paused", "keyline consumers resume c")
 }
 
+func TestAnIdleWorkerDeliversNothingToAConsumerThatWasPausedBefore(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{}, recording(s, "goes"), recording(s, "rests"))
+	appendN(t, db, "thing:1", 1)
+	s.wait(t, 2)
+	idle := func() bool { return scalar[int](t, db.Pool(), "select count(*) from keyline.mailboxes") == 0 }
+	testdb.Eventually(t, idle, "the worker to be idle")
+	if err := newOperator(t, db, keyline.RoleOperator).PauseConsumer(t.Context(), "rests", ""); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, db, "thing:2", 1) // nobody has told the worker, which is woken by this
+	testdb.Eventually(t, func() bool { return len(s.of("goes", "thing:2")) == 1 && idle() }, "the other consumer to be done")
+	if len(s.of("rests", "thing:2")) != 0 {
+		t.Error("delivered to a consumer that was paused before it was appended")
+	}
+}
+
 func TestWhyBreakerOpen(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)

@@ -131,7 +131,7 @@ type recordRow struct {
 func (r *recordRow) scan(rows pgx.Rows) error {
 	if r.into == nil {
 		l := &r.record
-		r.into = []any{&l.Record, &l.Token, &l.Crashes, &l.Unclean, &r.tenant, &r.key, &l.Head, &l.Base,
+		r.into = []any{&l.Record, &l.Token, &l.Crashes, &l.Unclean, &r.tenant, &r.key, &l.Head, &l.Base, &l.Epoch,
 			&r.seq, &r.id, &r.kind, &r.version, &r.payload, &r.headers, &r.occurred, &r.created}
 	}
 	return rows.Scan(r.into...)

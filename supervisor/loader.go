@@ -167,6 +167,14 @@ func (l *loader) load(ctx context.Context, claims []claimItem, reloads []reloadI
 		requests = append(requests, core.LoadRequest{Claim: c.claim, Limit: limit})
 	}
 	loaded, err := l.s.cfg.Deliveries.Load(ctx, requests)
+	for err == nil && newest(loaded) > registry.Epoch {
+		// A consumer was paused, or the like, and nobody has told this worker: what it
+		// has just claimed is not to be delivered by what was so before.
+		if registry, err = l.s.refreshRegistry(ctx); err != nil {
+			return err
+		}
+		loaded, err = l.s.cfg.Deliveries.Load(ctx, requests)
+	}
 	if err == nil {
 		l.size.succeeded()
 		l.s.health.worked("loads")
@@ -182,6 +190,14 @@ func (l *loader) load(ctx context.Context, claims []claimItem, reloads []reloadI
 		return nil
 	}
 	return fmt.Errorf("load %d records: %w", len(requests), err)
+}
+
+// newest is the highest registry epoch that a record was read at.
+func newest(loaded []core.Loaded) (epoch int64) {
+	for i := range loaded {
+		epoch = max(epoch, loaded[i].Epoch)
+	}
+	return epoch
 }
 
 // registry returns the registry to load with: read before the record, and

@@ -13,7 +13,10 @@ type Loaded struct {
 	Head        int64
 	// Base is greatest(records.cursor, mailboxes.cursor): the position of every
 	// consumer that has no row.
-	Base        int64
+	Base int64
+	// Epoch is the registry's when the record was read. Above that of the registry
+	// to deliver by, the record is to be read again, after the registry.
+	Epoch       int64
 	Checkpoints []Checkpoint
 	Commands    []Command
 	Retries     []DeadRetry

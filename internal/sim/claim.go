@@ -63,7 +63,7 @@ func (t *Twin) Load(q core.LoadRequest) (l core.Loaded, ok bool) {
 	}
 	l = core.Loaded{
 		Claim:  core.Claim{Record: r.id, Token: q.Token, Crashes: r.mailbox.Crashes, Unclean: r.mailbox.Unclean},
-		Tenant: r.key.Tenant, Key: r.key.Record, Head: r.head, Base: r.base(),
+		Tenant: r.key.Tenant, Key: r.key.Record, Head: r.head, Base: r.base(), Epoch: t.epoch,
 	}
 	from := []int64{r.base()}
 	for _, c := range t.consumers {

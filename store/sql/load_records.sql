@@ -1,7 +1,7 @@
 -- The claimed records themselves, one row for each event above the base, up to
 -- $3; one row without an event where there is none. A record whose claim was lost is left out:
 -- its token has changed. (A look at claimed_by would make the planner read its index through.)
-select m.record_id, m.token, m.crashes, m.unclean, r.tenant, r.record_key, r.head, b.base,
+select m.record_id, m.token, m.crashes, m.unclean, r.tenant, r.record_key, r.head, b.base, (select registry_epoch from {{.schema}}.meta),
   e.seq, e.id, e.type, e.version, e.payload, e.headers, e.occurred_at, e.created_at
 from unnest($1::bigint[], $2::bigint[]) as u(id, token)
 join {{.schema}}.mailboxes m on m.record_id = u.id
