@@ -137,6 +137,9 @@ type Operator interface {
 	Workers(ctx context.Context) ([]WorkerView, error)
 	// ConsumerHealth reads how every consumer fares: what it has done, and what waits for it, as a worker that leads last counted it.
 	ConsumerHealth(ctx context.Context) ([]ConsumerHealth, error)
+	// Stuck lists the records that have waited longest, the longest first, at most so many: due and taken by nobody,
+	// claimed, in backoff, parked. It is cheap at any size, and may miss some where thousands wait.
+	Stuck(ctx context.Context, limit int) ([]StuckRecord, error)
 	// DeadLetters lists dead letters, the newest first.
 	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetter, error)
 	// Audit lists who did what, the newest first.
@@ -178,6 +181,8 @@ type (
 	WorkerView = store.OverviewWorker
 	// ConsumerHealth is how a consumer fares.
 	ConsumerHealth = store.ConsumerHealth
+	// StuckRecord is a record that waits.
+	StuckRecord = store.StuckRecord
 	// DeadLetter is a delivery that ended without success, by reference.
 	DeadLetter = store.DeadLetterRow
 	// AuditEntry is a line of the audit.

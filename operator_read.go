@@ -161,3 +161,16 @@ func (o *operator) ConsumerHealth(ctx context.Context) ([]ConsumerHealth, error)
 	list, err := o.store.Health(ctx)
 	return list, operated(op, err)
 }
+
+// Stuck implements Operator.
+func (o *operator) Stuck(ctx context.Context, limit int) ([]StuckRecord, error) {
+	const op = "read what is stuck"
+	if err := o.mayAll(op); err != nil {
+		return nil, err
+	}
+	if limit < 1 {
+		return nil, invalid(CodeInvalidArgument, "limit", "%d is not positive", limit)
+	}
+	list, err := o.store.Stuck(ctx, limit)
+	return list, operated(op, err)
+}

@@ -101,6 +101,7 @@ func (s *tenants) wholeMethods(ctx context.Context) map[string]func(keyline.Oper
 		"ConsumerHealth":     func(o keyline.Operator) error { _, err := o.ConsumerHealth(ctx); return err },
 		"Overview":           func(o keyline.Operator) error { _, err := o.Overview(ctx); return err },
 		"Consumers":          func(o keyline.Operator) error { _, err := o.Consumers(ctx); return err },
+		"Stuck":              func(o keyline.Operator) error { _, err := o.Stuck(ctx, 5); return err },
 		"Workers":            func(o keyline.Operator) error { _, err := o.Workers(ctx); return err },
 		"InspectConsumer":    func(o keyline.Operator) error { _, err := o.InspectConsumer(ctx, "dies"); return err },
 		"Verify":             func(o keyline.Operator) error { _, err := o.Verify(ctx, keyline.VerifyOptions{}); return err },

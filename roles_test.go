@@ -143,6 +143,7 @@ func TestAReaderSeesAllButPayloadsAndChangesNothing(t *testing.T) {
 	id := eventID(t, db, 1)
 	for name, read := range map[string]func() error{
 		"InspectRecord": func() error { _, err := o.InspectRecord(ctx, key, 5); return err },
+		"Stuck":         func() error { _, err := o.Stuck(ctx, 5); return err },
 		"TraceEvent":    func() error { _, err := o.TraceEvent(ctx, id); return err },
 		"InspectEvent":  func() error { _, err := o.InspectEvent(ctx, id); return err },
 		"Records":       func() error { _, err := o.Records(ctx, keyline.RecordFilter{}); return err },

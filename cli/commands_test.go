@@ -31,7 +31,7 @@ func TestEveryActHasTheFlagsOfAnAct(t *testing.T) {
 		"keyline migrate", "keyline migrate up", "keyline migrate down", "keyline migrate status", "keyline migrate sql", "keyline migrate roles", "keyline help",
 		"keyline status", "keyline consumers", "keyline workers", "keyline show", "keyline why", "keyline verify", "keyline audit",
 		"keyline records", "keyline records list", "keyline records show", "keyline events", "keyline events list", "keyline events show",
-		"keyline dead-letters", "keyline dead-letters list", "keyline doctor", "keyline trace",
+		"keyline dead-letters", "keyline dead-letters list", "keyline doctor", "keyline trace", "keyline health", "keyline top",
 		"keyline api", "keyline api openapi", "keyline token", "keyline token list",
 	}
 	var acts []string

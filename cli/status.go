@@ -88,10 +88,10 @@ func (a *app) printStatus(r statusReport) error {
 		return err
 	}
 	for _, c := range r.Consumers {
-		consumers = append(consumers, []string{c.Name, c.Status, count(c.Completed), count(c.Failed), count(c.Backoff), count(c.Parked),
+		consumers = append(consumers, []string{c.Name, c.Status, count(c.Completed), count(c.Failed), atLeast(c.Pending, c.PendingExact, c.CountedAt), count(c.Backoff), count(c.Parked),
 			count(c.DeadLetters), when(c.LastSuccessAt), when(c.LastFailureAt)})
 	}
-	if err := a.section("consumers", []string{"CONSUMER", "STATUS", "COMPLETED", "FAILED", "BACKOFF", "PARKED", "DEAD", "LAST SUCCESS", "LAST FAILURE"}, consumers); err != nil {
+	if err := a.section("consumers", []string{"CONSUMER", "STATUS", "COMPLETED", "FAILED", "PENDING", "BACKOFF", "PARKED", "DEAD", "LAST SUCCESS", "LAST FAILURE"}, consumers); err != nil {
 		return err
 	}
 	for _, p := range r.Problems {
@@ -111,6 +111,17 @@ func (a *app) section(of string, headers []string, rows [][]string) error {
 		return err
 	}
 	return a.print("")
+}
+
+// atLeast is a count of what waits, marked where it was cut off; nobody has counted where at is nil.
+func atLeast(n int64, exact bool, at *time.Time) string {
+	switch {
+	case at == nil:
+		return "-"
+	case exact:
+		return count(n)
+	}
+	return "≥" + count(n)
 }
 
 func count(n int64) string { return strconv.FormatInt(n, 10) }

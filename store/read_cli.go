@@ -85,8 +85,15 @@ type OverviewConsumer struct {
 	LastSuccessAt *time.Time `json:"last_success_at"`
 	LastFailureAt *time.Time `json:"last_failure_at"`
 	DeadLetters   int64      `json:"dead_letters"` // open ones
-	Backoff       int64      `json:"backoff"`
 	Parked        int64      `json:"parked"`
+	// Backoff, Pending and OldestAt are what waits, as a worker counted it at CountedAt (null: never): deliveries that wait for
+	// their next attempt, dead letters among them; events beyond its place, at least so many where PendingExact is false;
+	// and when the oldest of those was appended.
+	Backoff      int64      `json:"backoff"`
+	Pending      int64      `json:"pending"`
+	PendingExact bool       `json:"pending_exact"`
+	OldestAt     *time.Time `json:"oldest_at"`
+	CountedAt    *time.Time `json:"counted_at"`
 }
 
 // Overview reads an installation at a glance. It is not one snapshot: it is for
@@ -132,7 +139,8 @@ func (s *Store) ConsumerMap(ctx context.Context) ([]OverviewConsumer, error) {
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c OverviewConsumer, err error) {
 		err = row.Scan(&c.Name, &c.PreviousNames, &c.Status, &c.Revision, &c.Types, &c.Versions, &c.OnUnsupported, &c.Start, &c.StartTime,
 			&c.Effect, &c.EffectNote, &c.OnDead, &c.Scope, &c.Transactional, &c.ContractOnly, &c.Internal, &c.Sweep, &c.HostedBy,
-			&c.Completed, &c.Failed, &c.Skipped, &c.Dead, &c.Retried, &c.LastSuccessAt, &c.LastFailureAt, &c.DeadLetters, &c.Backoff, &c.Parked)
+			&c.Completed, &c.Failed, &c.Skipped, &c.Dead, &c.Retried, &c.LastSuccessAt, &c.LastFailureAt, &c.DeadLetters, &c.Backoff, &c.Parked,
+			&c.Pending, &c.PendingExact, &c.OldestAt, &c.CountedAt)
 		return c, err
 	})
 	return list, translate("read consumers", err)
