@@ -28,6 +28,21 @@ func (r Runner) Run() int { return Main(r.M, r.Leaks...) }
 // TestMain, before anything else, and in this way takes part in the shared
 // server.
 func Main(m interface{ Run() int }, leaks ...goleak.Option) int {
+	code := Shared(m)
+	// A failed test may well have left goroutines behind; that it failed is
+	// what is to be read.
+	if code == 0 {
+		if err := goleak.Find(leaks...); err != nil {
+			fmt.Fprintln(os.Stderr, "testdb: goroutines left behind by the tests:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Shared is Main without a look at goroutines, for packages whose programs are
+// not ours.
+func Shared(m interface{ Run() int }) int {
 	if dir := os.Getenv(envKeeper); dir != "" {
 		return keeper(dir)
 	}
@@ -36,14 +51,6 @@ func Main(m interface{ Run() int }, leaks ...goleak.Option) int {
 	if err := leaveCluster(); err != nil {
 		fmt.Fprintln(os.Stderr, "testdb:", err)
 		code = max(code, 1)
-	}
-	// A failed test may well have left goroutines behind; that it failed is
-	// what is to be read.
-	if code == 0 {
-		if err := goleak.Find(leaks...); err != nil {
-			fmt.Fprintln(os.Stderr, "testdb: goroutines left behind by the tests:", err)
-			code = 1
-		}
 	}
 	return code
 }
