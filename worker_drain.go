@@ -89,13 +89,18 @@ func (w *Worker) awaitNothingDue(ctx context.Context, p *parts, within time.Dura
 	for {
 		pause := duePause
 		if swept, err := w.swept(ctx, p.store); err == nil && swept {
+			// What this worker claims from here on is due to nobody else, and not yet done.
+			claimed := p.supervisor.Claimed()
 			if err := p.supervisor.WaitIdle(ctx); err != nil {
 				return err
 			}
 			// What a sweep or an append has made due may not have woken the claim loop yet.
 			next, ok, err := p.store.NextDue(ctx, hostedIDs(p.supervisor.Registry()))
 			if err == nil && (!ok || next > within) {
-				return nil
+				if p.supervisor.Claimed() == claimed {
+					return nil
+				}
+				next = 0 // look again when it is done
 			}
 			pause = max(pause, next)
 		}

@@ -174,3 +174,11 @@ const signOffTime = 5 * time.Second
 func (s *Supervisor) WaitIdle(ctx context.Context) error {
 	return s.table.wait(ctx, func() bool { return s.dry.Load() && s.room.n.Load() == 0 })
 }
+
+// Claimed is how many records this worker has claimed so far. It waits for a claim in
+// flight: where it has not grown, none was carried out in between, not even one whose answer is on its way.
+func (s *Supervisor) Claimed() int64 {
+	s.claiming.Lock()
+	defer s.claiming.Unlock()
+	return s.stats.claimed.Load()
+}
