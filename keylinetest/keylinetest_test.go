@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/testdb"
 	"github.com/keylinehq/keyline/keylinetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(keylinetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testdb.Main(m)) } // keylinetest.Main, and a look for leaks
 
 var errFails = errors.New("not now")
 
