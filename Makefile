@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test/leaks test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz lint fmt generate verify \
+.PHONY: help demo dev build test test/leaks test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz nightly lint fmt generate verify \
 	check-deploy check-webhook check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -62,6 +62,14 @@ FUZZTIME ?= 10s
 
 fuzz: postgres ## every fuzz target for a while: make fuzz FUZZTIME=5m
 	@FUZZTIME='$(FUZZTIME)' scripts/fuzz $(ARGS)
+
+nightly: ## what takes too long for every change
+	$(MAKE) --no-print-directory guarantees
+	$(MAKE) --no-print-directory faults
+	$(MAKE) --no-print-directory sim RUNS=1000000
+	$(MAKE) --no-print-directory fuzz FUZZTIME=2m
+	$(MAKE) --no-print-directory check-deploy
+	$(MAKE) --no-print-directory test/jaeger
 
 lint: ## golangci-lint, with the import table
 	@scripts/golangci-lint run $(ARGS)
