@@ -63,6 +63,7 @@ func TestConstraintsRefuseImpossibleRows(t *testing.T) {
 		consumer = `insert into keyline.consumers (name, status, revision, types, on_unsupported, start_kind, start_time, effect, effect_note,
 			retry_delays_ms, retry_jitter, on_dead, scope, transactional, sweep) values `
 		dead   = `insert into keyline.dead_letters (record_id, seq, consumer_id, event_id, attempt, reason, error_code, first_failed_at, failed_at, status, due_at, resolved_at) values `
+		token  = `insert into keyline.api_tokens (name, role, hash, tenant, created_by, revoked_at, revoked_by) values `
 		worker = `insert into keyline.workers (name, instance, host, pid, status, lease, ended_at) values `
 	)
 	broken := map[string][]string{
@@ -76,6 +77,13 @@ func TestConstraintsRefuseImpossibleRows(t *testing.T) {
 		"mailboxes_wants": {`insert into keyline.mailboxes (record_id, due_at, wants) values (1, now(), '{1}')`,
 			`insert into keyline.mailboxes (record_id, due_at, wants_due_at) values (1, now(), now())`,
 			`insert into keyline.mailboxes (record_id, due_at, wants, wants_due_at, claimed_by, claimed_at) values (1, now(), '{1}', now(), 1, now())`},
+		"api_tokens_role": {token + `('t', 'owner', decode(repeat('00', 32), 'hex'), null, 'a', null, null)`},
+		"api_tokens_named": {token + `('', 'viewer', decode(repeat('00', 32), 'hex'), null, 'a', null, null)`,
+			token + `(repeat('x', 101), 'viewer', decode(repeat('00', 32), 'hex'), null, 'a', null, null)`,
+			token + `('t', 'viewer', decode(repeat('00', 32), 'hex'), repeat('x', 513), 'a', null, null)`},
+		"api_tokens_hash": {token + `('t', 'viewer', '\x00', null, 'a', null, null)`},
+		"api_tokens_revoked": {token + `('t', 'viewer', decode(repeat('00', 32), 'hex'), null, 'a', now(), null)`,
+			token + `('t', 'viewer', decode(repeat('00', 32), 'hex'), null, 'a', null, 'b')`},
 		"consumers_status":         {consumer + `('c', 'asleep', 1, '{*}', 'skip', 'now', null, 'none', '', '{}', 0, 'advance', 'one_for_one', false, null)`},
 		"consumers_on_unsupported": {consumer + `('c', 'active', 1, '{*}', 'panic', 'now', null, 'none', '', '{}', 0, 'advance', 'one_for_one', false, null)`},
 		"consumers_start": {consumer + `('c', 'active', 1, '{*}', 'skip', 'later', null, 'none', '', '{}', 0, 'advance', 'one_for_one', false, null)`,
