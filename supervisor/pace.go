@@ -151,7 +151,7 @@ func (p *pace) claimedRecords(now time.Duration, a action, got int) (busy bool) 
 		p.woken, p.wake = false, Wake{}
 		return false
 	}
-	p.wake.Records = nil
+	p.wake.Records, p.wake.Look = nil, true // owed, whatever else comes first
 	p.dry = p.dry && got == 0
 	return busy
 }

@@ -105,6 +105,19 @@ func TestPaceStaysDryWhereItGetsWhatItIsCalledFor(t *testing.T) {
 	}
 }
 
+func TestPaceOwesALookAfterACallThatCameToNothing(t *testing.T) {
+	p := testPace()
+	p.claimed(0, 0, p.decide(0, 2000), 0)
+	p.saidDry(0, time.Minute, true)
+	p.wakeUp(Wake{Records: []int64{7}})
+	p.claimedRecords(0, p.decide(0, 2000), 0)
+	p.wakeUp(Wake{Records: []int64{8}})
+	p.claimedRecords(0, p.decide(0, 2000), 1)
+	if a := p.decide(0, 2000); a.limit == 0 || !a.unbounded || len(a.records) > 0 {
+		t.Errorf("the second call hides the first: %+v", a)
+	}
+}
+
 func TestPaceIsBusyWhereMoreComesThanCallsAreWorth(t *testing.T) {
 	p := testPace()
 	p.claimed(0, 0, p.decide(0, 2000), 0)
