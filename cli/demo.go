@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/keylinehq/keyline/cli/internal/demo"
-	"github.com/keylinehq/keyline/internal/clock"
 )
 
 // demoWorkerName is the hidden command that a worker process of the demo runs.
@@ -43,29 +40,8 @@ func (a *app) demoCommand() *cobra.Command {
 }
 
 func (a *app) demo(cmd *cobra.Command, cfg demo.Config) error {
-	switch {
-	case cfg.Workers < 1:
-		return usagef(cmd, "--workers %d: at least 1", cfg.Workers)
-	case cfg.Duration < leastDuration:
-		return usagef(cmd, "--duration %s: at least %s", cfg.Duration, leastDuration)
-	case cfg.Sabotage != "" && cfg.Sabotage != "drop" && cfg.Sabotage != "reorder":
-		return usagef(cmd, "--sabotage %q: must be drop or reorder", cfg.Sabotage)
-	}
-	if !cmd.Flags().Changed("seed") {
-		cfg.Seed = clock.RandomSeed() % seeds
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	cfg.Program = []string{program, demoWorkerName, "--log-level", "error", "--log-format", "text"}
-	cfg.DatabaseURL, cfg.Clock = a.global.databaseURL, a.clock
-	cfg.Show = a.stdout
-	if a.global.json {
-		cfg.Show = io.Discard
-		if isTerminal(a.stderr) {
-			cfg.Show = a.stderr
-		}
+	if err := a.cluster(cmd, &cfg); err != nil {
+		return err
 	}
 	r, err := demo.Run(cmd.Context(), cfg)
 	if err != nil {

@@ -90,7 +90,7 @@ func (a *app) root() *cobra.Command {
 		return a.layer(cmd)
 	}
 	root.AddCommand(
-		a.demoCommand(), a.demoWorkerCommand(), a.devCommand(), a.workerCommand(), a.migrateCommand(), a.appendCommand(),
+		a.demoCommand(), a.soakCommand(), a.demoWorkerCommand(), a.devCommand(), a.workerCommand(), a.migrateCommand(), a.appendCommand(),
 		a.statusCommand(), a.statusActs(a.consumersCommand()), a.showCommand(), a.benchCommand(),
 		a.whyCommand(), a.verifyCommand(), a.deadLettersCommand(), a.retryCommand(), a.skipCommand(), a.recoverCommand(), a.auditCommand(),
 		a.workersCommand(), a.drainCommand(), a.recordsCommand(), a.eventsCommand(), a.pruneCommand(), a.doctorCommand(), a.traceCommand(), a.healthCommand(), a.topCommand(),

@@ -76,6 +76,17 @@ const settleLimit = 60 * time.Second
 
 // Run runs the show and returns the verdict. An error means that there is none.
 func Run(ctx context.Context, cfg Config) (result Result, err error) {
+	err = open(ctx, cfg, func(ctx context.Context, d *demo, _ *scratch.Server) (err error) {
+		d.show.opening(cfg)
+		result, err = d.run(ctx)
+		return err
+	})
+	return result, err
+}
+
+// open calls f with a database that has all that is needed, and a cluster
+// without workers yet; whoever is left of them is stopped.
+func open(ctx context.Context, cfg Config, f func(context.Context, *demo, *scratch.Server) error) (err error) {
 	if cfg.Show == nil {
 		cfg.Show = io.Discard
 	}
@@ -84,27 +95,26 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	}
 	d := &demo{Config: cfg, began: cfg.Clock.Mono()}
 	d.show = newShow(cfg.Show, func() time.Duration { return cfg.Clock.Mono() - d.began })
-	d.show.opening(cfg)
 	server, err := scratch.Open(ctx, cfg.DatabaseURL, pgdev.Options{})
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 	defer func() { err = errors.Join(err, server.Close(context.WithoutCancel(ctx))) }()
 	_, url, err := server.Database(ctx, "keyline_demo", "")
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 	poolConfig, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 	poolConfig.MaxConns = 12
 	if d.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
-		return Result{}, err
+		return err
 	}
 	defer d.pool.Close()
 	if err := d.prepare(ctx); err != nil {
-		return Result{}, err
+		return err
 	}
 	d.cluster = &cluster{program: cfg.Program, url: url, sabotage: cfg.Sabotage}
 	defer func() {
@@ -112,7 +122,7 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 		defer cancel()
 		_ = d.cluster.stop(grace) // whoever is left, after an error
 	}()
-	return d.run(ctx)
+	return f(ctx, d, server)
 }
 
 // demo is one run of the show.
@@ -145,21 +155,27 @@ func (d *demo) prepare(ctx context.Context) error {
 	return recorder.Install(ctx, d.pool)
 }
 
-func (d *demo) run(ctx context.Context) (Result, error) {
+// begin starts the workers, and returns the application for them.
+func (d *demo) begin(ctx context.Context) (*crm.Service, error) {
 	client, err := crm.NewClient()
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	if err := client.RegisterEventTypes(ctx, d.pool); err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	if err := d.startWorkers(ctx); err != nil {
+	return crm.NewService(d.pool, client), d.startWorkers(ctx)
+}
+
+func (d *demo) run(ctx context.Context) (Result, error) {
+	service, err := d.begin(ctx)
+	if err != nil {
 		return Result{}, err
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	var watch errgroup.Group
 	watch.Go(func() error { return d.watch(watching) })
-	err = d.act(ctx, crm.NewService(d.pool, client))
+	err = d.act(ctx, service)
 	settled := err == nil && d.settle(ctx)
 	stopWatching()
 	if watchErr := watch.Wait(); err == nil {

@@ -20,6 +20,10 @@ var (
 	sqlTroubles string
 	//go:embed sql/totals.sql
 	sqlTotals string
+	//go:embed sql/incarnations.sql
+	sqlIncarnations string
+	//go:embed sql/terminate.sql
+	sqlTerminate string
 	//go:embed sql/facts.sql
 	sqlFacts string
 )

@@ -40,6 +40,9 @@ func Open(ctx context.Context, given string, o pgdev.Options) (*Server, error) {
 // Embedded says whether the server is our own.
 func (s *Server) Embedded() bool { return s.embedded != nil }
 
+// Restart restarts the server, which must be our own.
+func (s *Server) Restart(ctx context.Context) error { return s.embedded.Restart(ctx) }
+
 // Database creates a database, a copy of template ("": an empty one), and
 // returns its name and connection string.
 func (s *Server) Database(ctx context.Context, prefix, template string) (name, connection string, err error) {

@@ -1,0 +1,2 @@
+-- How many workers have ever joined.
+select count(*) from keyline.workers
