@@ -176,7 +176,7 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 	var watch errgroup.Group
 	watch.Go(func() error { return d.watch(watching) })
 	err = d.act(ctx, service)
-	settled := err == nil && d.settle(ctx)
+	settled := err == nil && d.settle(ctx, settleLimit)
 	stopWatching()
 	if watchErr := watch.Wait(); err == nil {
 		err = watchErr
@@ -246,9 +246,10 @@ func (d *demo) act(ctx context.Context, service *crm.Service) error {
 	return err
 }
 
-// settle waits until no record has work; false if that takes too long.
-func (d *demo) settle(ctx context.Context) bool {
-	limited, cancel := context.WithTimeout(ctx, settleLimit)
+// settle waits until no record has work; false if that takes longer than limit.
+// What the database does not answer is asked again: it may just have been restarted.
+func (d *demo) settle(ctx context.Context, limit time.Duration) bool {
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := d.until(limited, func(ctx context.Context) (bool, error) {
 		if err := d.cluster.casualties(); err != nil {
@@ -256,7 +257,7 @@ func (d *demo) settle(ctx context.Context) bool {
 		}
 		var done bool
 		err := d.pool.QueryRow(ctx, sqlSettled).Scan(&done)
-		return done, err
+		return err == nil && done, nil
 	})
 	return err == nil
 }

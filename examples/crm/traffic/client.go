@@ -37,8 +37,12 @@ func (c *client) loop(ctx context.Context) error {
 	return nil
 }
 
-// attempts is how often a request is repeated while its outcome is not known.
-const attempts = 8
+// The pauses before a request whose outcome is not known is repeated: each is
+// longer than the one before by repeatPause, up to longestPause.
+const (
+	repeatPause  = 50 * time.Millisecond
+	longestPause = 500 * time.Millisecond
+)
 
 // operate does one plausible thing to the activity of a slot.
 func (c *client) operate(ctx context.Context, slot int) error {
@@ -69,13 +73,14 @@ func (c *client) operate(ctx context.Context, slot int) error {
 // have been lost and not the request. The idempotency key makes that safe, and
 // the answer is the first one's.
 func (c *client) ask(ctx context.Context, send func() (crm.Activity, error)) (crm.Activity, error) {
-	for try := 1; ; try++ {
+	began := c.clock.Mono()
+	for pause := repeatPause; ; pause = min(pause+repeatPause, longestPause) {
 		a, err := send()
-		if err == nil || refused(err) || try == attempts {
+		if err == nil || refused(err) || c.clock.Mono()-began > c.cfg.Patience {
 			return a, err
 		}
 		c.repeated()
-		if err := clock.Sleep(ctx, c.clock, time.Duration(try)*50*time.Millisecond); err != nil {
+		if err := clock.Sleep(ctx, c.clock, pause); err != nil {
 			return a, err
 		}
 	}

@@ -38,6 +38,9 @@ type Config struct {
 	// Pause is how long a client waits between two operations, on average.
 	// Default 0.
 	Pause time.Duration
+	// Patience is how long a request is repeated while its outcome is not known:
+	// the longest time that the database may be away. Default 5 s.
+	Patience time.Duration
 	// Flaky and Poison are how many of the first activities have that mark in
 	// their subject.
 	Flaky, Poison int
@@ -51,6 +54,9 @@ func (c *Config) setDefaults() {
 		if *field == 0 {
 			*field = value
 		}
+	}
+	if c.Patience == 0 {
+		c.Patience = 5 * time.Second
 	}
 }
 
