@@ -1,10 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"runtime/debug"
-	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,17 +16,23 @@ import (
 	"github.com/keylinehq/keyline/internal/pgdev"
 )
 
-// bench is the server that all sides share.
+// bench is the server that all sides share, with one side's settings.
 type bench struct {
 	settings
-	server *pgdev.Server
-	n      int
+	server    *pgdev.Server
+	databases *atomic.Int64 // that were made
+}
+
+// with is the same server with other settings.
+func (b *bench) with(s settings) *bench {
+	c := *b
+	c.settings = s
+	return &c
 }
 
 // fresh makes a database for one run and a pool on it.
 func (b *bench) fresh(ctx context.Context) (*pgxpool.Pool, func(), error) {
-	b.n++
-	name := fmt.Sprintf("bench_%d", b.n)
+	name := fmt.Sprintf("bench_%d", b.databases.Add(1))
 	admin, err := pgx.Connect(ctx, b.server.URL("postgres"))
 	if err != nil {
 		return nil, nil, err
@@ -53,63 +60,22 @@ func (b *bench) fresh(ctx context.Context) (*pgxpool.Pool, func(), error) {
 	}, nil
 }
 
-// books are what the handlers of one run keep, beside the runtime under test.
-type books struct {
-	seen      []atomic.Int32 // by job
-	remaining atomic.Int64
-	done      chan struct{}
-}
-
-func newBooks(jobs int) *books {
-	b := &books{seen: make([]atomic.Int32, jobs), done: make(chan struct{})}
-	b.remaining.Store(int64(jobs))
-	return b
-}
-
-func (b *books) handled(job int) {
-	if b.seen[job].Add(1) == 1 && b.remaining.Add(-1) == 0 {
-		close(b.done)
+// appending lets the clients append, and counts what is then stored where the
+// peer keeps what was worked on. stored is empty where it does not.
+func (b *bench) appending(ctx context.Context, pool *pgxpool.Pool, stored string, f func(ctx context.Context, client, i int) error) (outcome, error) {
+	committed, rate, err := clients(ctx, b.Clients, b.Duration, f)
+	o := outcome{Value: rate}
+	if err == nil && stored != "" {
+		var n int64
+		err = pool.QueryRow(ctx, stored).Scan(&n)
+		o.Lost, o.Duplicates = max(committed-n, 0), max(n-committed, 0)
 	}
-}
-
-func (b *books) outcome(value float64) outcome {
-	o := outcome{Value: value}
-	for i := range b.seen {
-		switch n := b.seen[i].Load(); {
-		case n == 0:
-			o.Lost++
-		case n > 1:
-			o.Duplicates += int64(n - 1)
-		}
-	}
-	return o
-}
-
-// drained waits until every job was handled and none is left in the database,
-// and returns how long it took from begun.
-func (b *books) drained(ctx context.Context, pool *pgxpool.Pool, begun time.Time, left string) (time.Duration, error) {
-	select {
-	case <-b.done:
-	case <-time.After(10 * time.Minute):
-		return 0, fmt.Errorf("%d jobs were not handled", b.remaining.Load())
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	}
-	for {
-		var n int
-		if err := pool.QueryRow(ctx, left).Scan(&n); err != nil {
-			return 0, err
-		}
-		if n == 0 {
-			return time.Since(begun), nil
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	return o, err
 }
 
 // clients runs f again and again on n goroutines for a time, and returns how
-// often per second it succeeded.
-func clients(ctx context.Context, n int, d time.Duration, f func(ctx context.Context, client, i int) error) (float64, error) {
+// often it succeeded, and that per second.
+func clients(ctx context.Context, n int, d time.Duration, f func(ctx context.Context, client, i int) error) (int64, float64, error) {
 	var (
 		count atomic.Int64
 		wg    sync.WaitGroup
@@ -129,54 +95,7 @@ func clients(ctx context.Context, n int, d time.Duration, f func(ctx context.Con
 		})
 	}
 	wg.Wait()
-	return float64(count.Load()) / time.Since(begun).Seconds(), fail
-}
-
-// stopwatch measures from commit to handler start.
-type stopwatch struct {
-	mu     sync.Mutex
-	commit map[int64]time.Time
-	start  map[int64]time.Time
-}
-
-func newStopwatch() *stopwatch {
-	return &stopwatch{commit: map[int64]time.Time{}, start: map[int64]time.Time{}}
-}
-
-func (s *stopwatch) committed(id int64) {
-	now := time.Now()
-	s.mu.Lock()
-	s.commit[id] = now
-	s.mu.Unlock()
-}
-
-func (s *stopwatch) started(id int64) {
-	now := time.Now()
-	s.mu.Lock()
-	if _, again := s.start[id]; !again {
-		s.start[id] = now
-	}
-	s.mu.Unlock()
-}
-
-func (s *stopwatch) outcome() outcome {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var o outcome
-	var ms []float64
-	for id, at := range s.commit {
-		if start, ok := s.start[id]; ok {
-			// A handler may start before the appender has heard of its own commit.
-			ms = append(ms, max(start.Sub(at), 0).Seconds()*1000)
-		} else {
-			o.Lost++
-		}
-	}
-	slices.Sort(ms)
-	if n := len(ms); n > 0 {
-		o.Value, o.P99, o.Max = ms[n/2], ms[n*99/100], ms[n-1]
-	}
-	return o
+	return count.Load(), float64(count.Load()) / time.Since(begun).Seconds(), fail
 }
 
 // openLoop calls f at a rate, whether or not the earlier calls have ended.
@@ -211,4 +130,24 @@ func version(module string) string {
 		}
 	}
 	return ""
+}
+
+// numbered is a job's payload where a peer takes bytes.
+func numbered(n int64) []byte {
+	return fmt.Appendf(nil, `{"n":%d,"by":"u1","note":"the quick brown fox"}`, n)
+}
+
+// numberOf reads the number back, with no more work than Keyline's handlers
+// have with a record's key. -1: there is none.
+func numberOf(payload []byte) int64 {
+	digits, ok := bytes.CutPrefix(payload, []byte(`{"n":`))
+	end := bytes.IndexByte(digits, ',')
+	if !ok || end < 0 {
+		return -1
+	}
+	n, err := strconv.ParseInt(string(digits[:end]), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }

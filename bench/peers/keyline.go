@@ -148,7 +148,7 @@ func keylineAppend(wake string, beside bool) func(context.Context, *bench) (outc
 			return outcome{}, err
 		}
 		defer appenders.Close()
-		rate, err := clients(ctx, b.Clients, b.Duration, func(ctx context.Context, c, i int) error {
+		return b.appending(ctx, pool, "select count(*) from keyline.events", func(ctx context.Context, c, i int) error {
 			return pgx.BeginFunc(ctx, appenders, func(tx pgx.Tx) error {
 				_, err := client.Append(ctx, tx, keyline.NewEvent{Key: keyline.Key{Record: fmt.Sprintf("thing:%d.%d", c, i)}, Type: "thing.done", Payload: payload})
 				if err == nil && wake == always {
@@ -157,7 +157,6 @@ func keylineAppend(wake string, beside bool) func(context.Context, *bench) (outc
 				return err
 			})
 		})
-		return outcome{Value: rate}, err
 	}
 }
 

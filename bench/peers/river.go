@@ -32,11 +32,13 @@ func (w *riverWorker) Work(_ context.Context, j *river.Job[job]) error {
 	return nil
 }
 
-// River's settings: as it comes, and as fast as it was seen to be.
-const (
-	byDefault = "default"
-	tuned     = "tuned"
-)
+// riverGiven are the settings that riverOn gives.
+func riverGiven(how string) own {
+	if how == tuned {
+		return own{"max_workers": 2000, "fetch_cooldown": "2ms", "fetch_poll_interval": "20ms"}
+	}
+	return own{"max_workers": 100, "fetch_cooldown": "100ms", "fetch_poll_interval": "1s"}
+}
 
 // riverOn installs River into a fresh database and makes a client.
 func (b *bench) riverOn(ctx context.Context, how string, handle func(n int64)) (*pgxpool.Pool, *river.Client[pgx.Tx], func(), error) {
@@ -115,13 +117,12 @@ func riverAppend(how string, beside bool) func(context.Context, *bench) (outcome
 			}
 			defer func() { _ = client.Stop(context.WithoutCancel(ctx)) }()
 		}
-		rate, err := clients(ctx, b.Clients, b.Duration, func(ctx context.Context, c, i int) error {
+		return b.appending(ctx, pool, "select count(*) from river_job", func(ctx context.Context, c, i int) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 				_, err := client.InsertTx(ctx, tx, newJob(int64(i)), nil)
 				return err
 			})
 		})
-		return outcome{Value: rate}, err
 	}
 }
 

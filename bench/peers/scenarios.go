@@ -1,26 +1,206 @@
 package main
 
+import "time"
+
+// The peers' settings: as they come, and as fast as they were seen to be.
+const (
+	byDefault = "default"
+	tuned     = "tuned"
+)
+
 // scenarios are what is compared; the first side of each is Keyline's.
-func scenarios() []scenario {
-	ours := func(how string) side { return side{peer: "keyline", version: "this tree", how: how} }
-	with := func(s side, run runner) side { s.run = run; return s }
-	river := func(how string) side {
-		return side{peer: "river", version: version("github.com/riverqueue/river"), how: how}
-	}
+func scenarios(node nodePeers) []scenario {
+	p := contestants{node: node}
 	return []scenario{
-		{name: "drain-1", unit: "events/s", goals: map[string]float64{"river tuned": 3}, sides: []side{
-			with(ours("default"), keylineDrain(1)), with(river(tuned), riverDrain(1, tuned)), with(river(byDefault), riverDrain(1, byDefault))}},
-		{name: "drain-4", unit: "events/s to 4 consumers", goals: map[string]float64{"river tuned": 10}, sides: []side{
-			with(ours("default"), keylineDrain(4)), with(river(tuned), riverDrain(4, tuned))}},
+		{name: "drain-1", unit: "events/s", goals: map[string]float64{"river tuned": 3}, sides: p.drain(1)},
+		{name: "drain-4", unit: "events/s to 4 consumers", goals: map[string]float64{"river tuned": 10}, sides: p.drain(4)},
 		// Nobody works on what is appended.
-		{name: "append", unit: "tx/s", goals: map[string]float64{"keyline no wake": 0.9, "keyline NOTIFY always": 4, "river default": 1}, sides: []side{
-			with(ours(adaptive), keylineAppend(adaptive, false)), with(ours(noWake), keylineAppend(noWake, false)),
-			with(ours(always), keylineAppend(always, false)), with(river(byDefault), riverAppend(byDefault, false))}},
-		// A worker does, on the same cores: Keyline's and River's tuned one keep up, River's default one does not.
-		{name: "append-busy", unit: "tx/s", goals: map[string]float64{"keyline no wake": 0.9, "keyline NOTIFY always": 4, "river tuned": 1}, sides: []side{
-			with(ours(adaptive), keylineAppend(adaptive, true)), with(ours(noWake), keylineAppend(noWake, true)),
-			with(ours(always), keylineAppend(always, true)), with(river(tuned), riverAppend(tuned, true)), with(river(byDefault), riverAppend(byDefault, true))}},
-		{name: "latency", unit: "ms, median", lower: true, goals: map[string]float64{"river tuned": 1}, sides: []side{
-			with(ours("default"), keylineLatency), with(river(tuned), riverLatency(tuned)), with(river(byDefault), riverLatency(byDefault))}},
+		{name: "append", unit: "tx/s", goals: map[string]float64{"keyline no wake": 0.9, "keyline NOTIFY always": 4, "river default": 1}, sides: p.append(false)},
+		// A worker does, on the same cores. One that does not keep up leaves the cores to the appenders.
+		{name: "append-busy", unit: "tx/s", goals: map[string]float64{"keyline no wake": 0.9, "keyline NOTIFY always": 4, "river tuned": 1}, sides: p.append(true)},
+		{name: "latency", unit: "ms, median", lower: true, goals: map[string]float64{"river tuned": 1}, sides: p.latency()},
+		// Many events of each record, in order.
+		{name: "hot-many", unit: "events/s", sides: p.hot(hotMany)},
+		{name: "hot-one", unit: "events/s", sides: p.hot(hotOne)},
 	}
+}
+
+// contestants make the sides of the scenarios.
+type contestants struct{ node nodePeers }
+
+// Where a side would take minutes for all of the work, it gets less, so that a
+// run of it ends in about 20 seconds on two cores.
+func (p contestants) drain(consumers int) []side {
+	s := []side{keylineSide("default", keylineDrain(consumers))}
+	for _, how := range []string{tuned, byDefault} {
+		s = append(s,
+			riverSide(how, riverDrain(consumers, how)).scaled(only(how == byDefault, atMost(20_000/consumers))),
+			gueSide(how, gueDraining[how], gueDrain(consumers, gueDraining[how])).scaled(atMost(map[string]int{tuned: 40_000, byDefault: 2000}[how]/consumers)),
+			watermillSide(how, watermillWays[how], watermillDrain(consumers, watermillWays[how])).scaled(only(how == byDefault, atMost(40_000))),
+			dbosSide(how, dbosWays[how], dbosDrain(consumers, dbosWays[how])).scaled(atMost(4000/consumers)),
+			p.nodeSide(graphileWorker, how, graphileDraining[how], "drain", nodeDrain(consumers)).scaled(only(how == byDefault, atMost(8000/consumers))),
+			p.nodeSide(pgBoss, how, pgBossDraining[how], "drain", nodeDrain(consumers)).scaled(only(how == byDefault, atMost(8/consumers))))
+	}
+	return append(s, dbosSide(plain, dbosWays[plain], dbosDrain(consumers, dbosWays[plain])).scaled(atMost(20_000/consumers)))
+}
+
+// append has each peer's settings for work only where there is work.
+func (p contestants) append(beside bool) []side {
+	s := []side{keylineSide(adaptive, keylineAppend(adaptive, beside)), keylineSide(noWake, keylineAppend(noWake, beside)), keylineSide(always, keylineAppend(always, beside))}
+	hows := []string{byDefault}
+	if beside {
+		hows = []string{tuned, byDefault}
+	}
+	for _, how := range hows {
+		s = append(s,
+			riverSide(how, riverAppend(how, beside)),
+			gueSide(how, gueFollowing[how], gueAppend(gueFollowing[how], beside)),
+			watermillSide(how, watermillWays[how], watermillAppend(watermillWays[how], beside)),
+			dbosSide(how, dbosWays[how], dbosAppend(dbosWays[how], beside)),
+			p.nodeSide(graphileWorker, how, graphileFollowing[how], "append", nodeAppend(beside)),
+			p.nodeSide(pgBoss, how, pgBossFollowing[how], "append", nodeAppend(beside)))
+	}
+	return s
+}
+
+func (p contestants) latency() []side {
+	s := []side{keylineSide("default", keylineLatency)}
+	for _, how := range []string{tuned, byDefault} {
+		s = append(s,
+			riverSide(how, riverLatency(how)),
+			gueSide(how, gueFollowing[how], gueLatency(gueFollowing[how])),
+			watermillSide(how, watermillWays[how], watermillLatency(watermillWays[how])),
+			dbosSide(how, dbosWays[how], dbosLatency(dbosWays[how])),
+			p.nodeSide(graphileWorker, how, graphileFollowing[how], "latency", nodeLatency),
+			p.nodeSide(pgBoss, how, pgBossFollowing[how], "latency", nodeLatency))
+	}
+	return append(s, dbosSide(plain, dbosWays[plain], dbosLatency(dbosWays[plain])))
+}
+
+// hot has the peers that promise order, of their topic or by key.
+func (p contestants) hot(shape hotShape) []side {
+	wide := keylineSide("window 64", keylineHot(shape, 64))
+	wide.given = own{"window": 64}
+	s := []side{keylineSide("default", keylineHot(shape, 0)), wide}
+	for _, how := range []string{tuned, byDefault} {
+		s = append(s,
+			watermillSide(how, watermillWays[how], watermillHot(shape, watermillWays[how])),
+			dbosSide(how, dbosWays[how], dbosHot(shape, dbosWays[how])).scaled(map[string]func(settings) settings{tuned: hotAtMost(20, 2000), byDefault: hotAtMost(10, 15)}[how]),
+			p.nodeSide(graphileWorker, how, graphileOrdered[how], "hot", nodeHot(shape)).scaled(map[string]func(settings) settings{tuned: hotAtMost(50, 4000), byDefault: hotAtMost(50, 10)}[how]))
+	}
+	return append(s,
+		riverSide(byDefault, nil).without("it promises no order: its jobs have no key to be ordered by"),
+		gueSide(byDefault, gueDraining[byDefault], nil).without("it promises no order: its jobs have no key to be ordered by"),
+		p.nodeSide(pgBoss, byDefault, pgBossDefault, "hot", nil).without("this version promises no order: its policies keep the jobs of a key apart, but not in sequence"))
+}
+
+func keylineSide(how string, run runner) side {
+	return side{peer: "keyline", version: "this tree", how: how, given: own{"config": "default"}, run: run}
+}
+
+func riverSide(how string, run runner) side {
+	return side{peer: "river", version: version("github.com/riverqueue/river"), how: how, given: riverGiven(how), run: run}
+}
+
+// gueDraining and gueFollowing are gue's settings for much work and for work
+// that comes. Its pool has no default size: its documentation's first example has two.
+var (
+	gueDraining = map[string]gueWay{
+		tuned:     {workers: 16, poll: 5 * time.Millisecond, byRunAt: true},
+		byDefault: {workers: 2},
+	}
+	gueFollowing = map[string]gueWay{
+		tuned:     {workers: 4, poll: 2 * time.Millisecond, byRunAt: true},
+		byDefault: {workers: 2},
+	}
+)
+
+func gueSide(how string, way gueWay, run runner) side {
+	return side{peer: "gue", version: version("github.com/vgarvardt/gue/v5"), how: how, given: way.given(), run: run}
+}
+
+var watermillWays = map[string]watermillWay{
+	tuned:     {batch: 5000, poll: 2 * time.Millisecond, noDeadline: true},
+	byDefault: {},
+}
+
+func watermillSide(how string, way watermillWay, run runner) side {
+	return side{peer: "watermill-sql", version: version("github.com/ThreeDotsLabs/watermill-sql/v4"), how: how, given: way.given(), run: run}
+}
+
+// plain is DBOS tuned, with a queue that has no partitions and so no order.
+const plain = "tuned, no order"
+
+var dbosWays = map[string]dbosWay{
+	tuned:     {poll: time.Millisecond},
+	byDefault: {},
+	plain:     {poll: time.Millisecond, unordered: true},
+}
+
+func dbosSide(how string, way dbosWay, run runner) side {
+	return side{peer: "dbos", version: version("github.com/dbos-inc/dbos-transact-golang"), how: how, given: way.given(), run: run}
+}
+
+// The peers that run on Node.
+const (
+	graphileWorker = "graphile-worker"
+	pgBoss         = "pg-boss"
+)
+
+// graphile-worker's settings for much work, for work that comes, and for order:
+// its local queue would take several jobs of one record at once, and a job's
+// completion lets the next poll alone see the record's next.
+var (
+	graphileDraining = map[string]own{
+		tuned:     {"concurrent_jobs": 24, "poll_interval_ms": 2000, "local_queue_size": 500, "complete_job_batch_delay_ms": 0},
+		byDefault: graphileDefault,
+	}
+	graphileFollowing = map[string]own{
+		tuned:     {"concurrent_jobs": 10, "poll_interval_ms": 2000, "local_queue_size": 100, "complete_job_batch_delay_ms": 0},
+		byDefault: graphileDefault,
+	}
+	graphileOrdered = map[string]own{
+		tuned:     {"concurrent_jobs": 4, "poll_interval_ms": 2, "local_queue_size": -1, "complete_job_batch_delay_ms": -1},
+		byDefault: graphileDefault,
+	}
+	graphileDefault = own{"concurrent_jobs": 1, "poll_interval_ms": 2000, "local_queue_size": -1, "complete_job_batch_delay_ms": -1}
+)
+
+// pg-boss's settings for much work and for work that comes. It does not poll
+// more often than twice a second. It may be told to look again at once, which
+// tuned handlers do after a full batch.
+var (
+	pgBossDraining = map[string]own{
+		tuned:     {"workers": 1, "batch_size": 5000, "polling_interval_s": 0.5, "notify_after_full_batch": true},
+		byDefault: pgBossDefault,
+	}
+	pgBossFollowing = map[string]own{
+		tuned:     {"workers": 4, "batch_size": 100, "polling_interval_s": 0.5, "notify_after_full_batch": true},
+		byDefault: pgBossDefault,
+	}
+	pgBossDefault = own{"workers": 1, "batch_size": 1, "polling_interval_s": 2, "notify_after_full_batch": false}
+)
+
+func (p contestants) nodeSide(peer, how string, given own, scenario string, with func(settings) map[string]any) side {
+	return side{peer: peer, version: nodeVersion(peer), how: how, given: given, skip: p.node.skip, run: p.node.run(peer, scenario, given, with)}
+}
+
+// scaled is the side with less work. Nil: with all of it.
+func (s side) scaled(scale func(settings) settings) side {
+	s.scale = scale
+	return s
+}
+
+// without is the side with no part in the scenario, and why.
+func (s side) without(why string) side {
+	s.skip = why
+	return s
+}
+
+// only is f where it is to be.
+func only(is bool, f func(settings) settings) func(settings) settings {
+	if is {
+		return f
+	}
+	return nil
 }

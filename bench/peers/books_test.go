@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestWrongRunsAreSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		events []int // of record 1, of two
+		want   outcome
+	}{
+		"in order":       {[]int{0, 1, 2}, outcome{}},
+		"lost":           {[]int{0, 2}, outcome{Lost: 1}},
+		"repeated":       {[]int{0, 1, 1, 2}, outcome{Duplicates: 1}},
+		"repeated later": {[]int{0, 1, 2, 0}, outcome{Duplicates: 1}},
+		"out of order":   {[]int{0, 2, 1}, outcome{OrderViolations: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newOrderedBooks(2, 3)
+			for i := range 3 {
+				b.handledInOrder(0, i)
+			}
+			for _, e := range c.events {
+				b.handledInOrder(1, e)
+			}
+			if got := b.outcome(0); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestHandlersOfOneRecordSideBySideAreOutOfOrder(t *testing.T) {
+	b := newOrderedBooks(1, 2)
+	b.records[0].inside.Add(1) // one is at work
+	b.handledInOrder(0, 1)
+	if got := b.outcome(0).OrderViolations; got != 1 {
+		t.Errorf("%d violations, want 1", got)
+	}
+}
+
+func TestHotNumbersKeepEachRecordsOrder(t *testing.T) {
+	const records, events = 3, 4
+	var all []int64
+	next := make([]int, records)
+	for i := range records * events {
+		n := hotNumber(i, records, events)
+		all = append(all, n)
+		if record, event := int(n)/events, int(n)%events; event != next[record] {
+			t.Fatalf("insert %d is event %d of record %d, want %d", i, event, record, next[record])
+		} else {
+			next[record]++
+		}
+	}
+	slices.Sort(all)
+	if len(slices.Compact(all)) != records*events {
+		t.Errorf("numbers repeat: %v", all)
+	}
+}
+
+func TestNumberOfReadsNumbered(t *testing.T) {
+	if got := numberOf(numbered(42)); got != 42 {
+		t.Errorf("got %d, want 42", got)
+	}
+	if got := numberOf([]byte(`{}`)); got != -1 {
+		t.Errorf("got %d, want -1", got)
+	}
+}
+
+func TestResultsHaveTheirFields(t *testing.T) {
+	sc := scenario{name: "x", goals: map[string]float64{"peer tuned": 3}}
+	rows := []result{{Peer: "keyline"}, {Peer: "peer", How: "tuned"}, {Peer: "peer", How: "default"}}
+	rows[0].add(outcome{Value: 9}, nil)
+	rows[1].add(outcome{Value: 2}, nil)
+	rows[2].add(outcome{Value: 5, Lost: 7}, errors.New("it broke"))
+	rows = compare(sc, rows)
+	if r := rows[1]; r.RatioToKeyline != 4.5 || !*r.Reached || *r.Goal != 3 {
+		t.Errorf("ratio %v, reached %v of %v", r.RatioToKeyline, *r.Reached, *r.Goal)
+	}
+	if r := rows[2]; r.Median != 0 || r.Lost != 7 || r.Runs[0].Error == "" {
+		t.Errorf("a failed run has a value, or hides its loss: %+v", r)
+	}
+	text, err := json.Marshal(rows[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"scenario", "peer", "version", "settings", "own", "runs", "ratio_to_keyline", "order_violations", "lost", "duplicates", "goal", "reached"} {
+		if !strings.Contains(string(text), `"`+field+`":`) {
+			t.Errorf("there is no %s in %s", field, text)
+		}
+	}
+}
+
+func TestNoGoalIsReachedByAWrongKeyline(t *testing.T) {
+	sc := scenario{goals: map[string]float64{"peer tuned": 1}}
+	rows := []result{{Peer: "keyline"}, {Peer: "peer", How: "tuned"}}
+	rows[0].add(outcome{Value: 9, Duplicates: 1}, nil)
+	rows[1].add(outcome{Value: 2}, nil)
+	if rows = compare(sc, rows); *rows[1].Reached {
+		t.Error("a goal counts as reached though Keyline repeated an event")
+	}
+	if verdict(rows) == nil {
+		t.Error("the command would succeed")
+	}
+}
+
+// Every peer is in every scenario, if only to say why it has no part in it.
+func TestNoPeerIsSilentlyAbsent(t *testing.T) {
+	all := scenarios(nodePeers{skip: "node is not installed"})
+	names := func(sc scenario) []string {
+		var names []string
+		for _, s := range sc.sides {
+			names = append(names, s.peer)
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
+	}
+	for _, sc := range all {
+		if got, want := names(sc), names(all[0]); !slices.Equal(got, want) {
+			t.Errorf("%s has %v, want %v", sc.name, got, want)
+		}
+		if sc.sides[0].peer != "keyline" {
+			t.Errorf("%s compares with %s", sc.name, sc.sides[0].peer)
+		}
+		for _, s := range sc.sides {
+			if s.run == nil && s.skip == "" {
+				t.Errorf("%s: %s %s neither runs nor says why", sc.name, s.peer, s.how)
+			}
+			if s.given == nil {
+				t.Errorf("%s: %s %s has no settings", sc.name, s.peer, s.how)
+			}
+		}
+	}
+}
+
+func TestChoosingWhatIsNotThereFails(t *testing.T) {
+	for _, c := range []struct{ scenarios, peers string }{{"drain", "*"}, {"*", "rabbit"}} {
+		if _, err := choose(scenarios(nodePeers{}), []string{c.scenarios}, []string{c.peers}); err == nil {
+			t.Errorf("%s of %s is taken", c.scenarios, c.peers)
+		}
+	}
+	got, err := choose(scenarios(nodePeers{}), []string{"hot-*"}, []string{"dbos"})
+	if err != nil || len(got) != 2 {
+		t.Fatalf("got %d scenarios, %v", len(got), err)
+	}
+	for _, s := range got[0].sides {
+		if s.peer != "keyline" && s.peer != "dbos" {
+			t.Errorf("%s was not chosen", s.peer)
+		}
+	}
+}
