@@ -1,7 +1,7 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
 .PHONY: help demo dev build test test/leaks test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz nightly lint fmt generate verify \
-	check-deploy check-webhook check-generated check-golden check-modules postgres compiler
+	check-bench check-deploy check-webhook check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
 ARGS ?=
@@ -35,7 +35,7 @@ test/leaks: compiler ## 100,000 records activated: memory and goroutines stay wh
 bench: postgres build ## the drain benchmark: 200,000 records, 4 consumers
 	@bin/keyline bench drain --records 200000 --consumers 4 --json $(ARGS)
 
-bench/peers: postgres ## side by side with River, in one run: make bench/peers OUT=f.json
+bench/peers: postgres ## side by side with River, gue, watermill-sql, DBOS and others: make bench/peers OUT=f.json
 	@cd bench && go run ./peers --out "$(abspath $(or $(OUT),peers.json))" $(ARGS)
 
 guarantees: postgres compiler ## each promise of docs/guarantees.md by its tests
@@ -85,6 +85,9 @@ verify: lint check-generated check-golden check-modules ## all checks that are n
 
 check-webhook: ## what webhooks send, by the libraries of who will read it
 	cd webhook/check && go vet ./... && go test -count=1 ./... $(ARGS)
+
+check-bench: ## whether bench/peers would see a wrong run
+	cd bench && go vet ./... && go test -count=1 ./... $(ARGS)
 
 check-deploy: ## what lies in deploy/, by the parsers of who will read it
 	cd deploy/check && go vet ./... && go test -count=1 ./... $(ARGS)

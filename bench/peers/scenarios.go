@@ -120,7 +120,7 @@ func gueSide(how string, way gueWay, run runner) side {
 }
 
 var watermillWays = map[string]watermillWay{
-	tuned:     {batch: 5000, poll: 2 * time.Millisecond, noDeadline: true},
+	tuned:     {batch: 20_000, poll: 2 * time.Millisecond, noDeadline: true},
 	byDefault: {},
 }
 
