@@ -34,14 +34,17 @@
 //			// any, then what is due.
 //		case <-capacityFreed:
 //		}
-//		// Found something, or cannot claim because all slots are taken:
+//		// Found so much that it need not be called, or cannot claim because all
+//		// slots are taken:
 //		l.Busy()
 //		// An unbounded claim found nothing and there are free slots:
 //		l.Dry(nextDue, ok)
 //	}
 //
 // Between Busy and the next Dry the loop drives itself: it claims again as long
-// as it finds something and has room. Dry may be said only after an unbounded
+// as it finds something and has room. A loop that is dry, and is called for
+// records which it then gets, may say nothing and wait on: it stays asleep, and
+// is called for each. Whatever else is in the wake makes it look at everything. Dry may be said only after an unbounded
 // claim that came back empty; a claim that starts where the last one ended can
 // miss what an older transaction has committed since. A worker that is
 // saturated must say Busy, or it would hold the sentinel's lock without being

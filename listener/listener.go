@@ -274,8 +274,8 @@ func (l *Listener) Dry(nextDue time.Duration, ok bool) {
 	l.step(func(now time.Duration) Effects { return l.policy.Dry(now, nextDue, ok) })
 }
 
-// Busy says that work was found, or that there is no room for any. It returns
-// at once: locks are given up in the background.
+// Busy says that so much work was found that nobody need call, or that there is
+// no room for any. It returns at once: locks are given up in the background.
 func (l *Listener) Busy() {
 	l.step(func(now time.Duration) Effects { return l.policy.Busy(now) })
 }

@@ -20,7 +20,7 @@ type paceConfig struct {
 }
 
 const (
-	// pollShare leaves a claim loop that finds little a fifth of a connection at most.
+	// pollShare: a claim loop that finds little claims a third of the time at most.
 	pollShare = 2
 	// pollLeast is what timers can do.
 	pollLeast = time.Millisecond

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -12,22 +13,18 @@ func backlog(ctx context.Context, p *play) error {
 	if err != nil {
 		return err
 	}
-	const name = "a million records of ten events"
+	name := fmt.Sprintf("%d records of %d events", l.records, l.events)
 	var claims []claimTime
 	every := max(time.Duration(float64(500*time.Millisecond)*p.scale), 5*time.Millisecond)
-	turn := p.drains(template, l, func(_ context.Context, c *Case) func(context.Context, *tally) { return course(c, every) })
 	timed := *p
-	timed.before = func(ctx context.Context, url string) (func() error, error) {
-		if !p.statements {
-			return func() error { return nil }, nil
-		}
-		claims = nil
-		return watchClaims(ctx, url, 4*every, &claims)
-	}
 	if p.statements {
-		turn = timed.drains(template, l, func(_ context.Context, c *Case) func(context.Context, *tally) { return course(c, every) })
+		timed.before = func(ctx context.Context, url string) (func() error, error) {
+			claims = nil
+			return watchClaims(ctx, url, 4*every, &claims)
+		}
 	}
-	if err := p.alternate(ctx, option{name, turn}); err != nil {
+	watched := func(_ context.Context, c *Case) func(context.Context, *tally) { return course(c, every) }
+	if err := p.alternate(ctx, option{name, timed.drains(template, l, watched)}); err != nil {
 		return err
 	}
 	c := p.report.of(name)

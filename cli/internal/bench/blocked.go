@@ -24,10 +24,13 @@ func blocked(ctx context.Context, p *play) error {
 		records, events int
 	}{
 		{name: alone},
-		{"beside a parked record with 100,000 events", sqlParked, 1, p.n(100_000)},
-		{"beside 1,000 parked records", sqlParked, p.n(1000), 10},
-		{"beside 300,000 records in backoff", sqlBackoff, p.n(300_000), 1},
+		{"parked", sqlParked, 1, p.n(100_000)},
+		{"parked", sqlParked, p.n(1000), 10},
+		{"in backoff", sqlBackoff, p.n(300_000), 1},
 	} {
+		if c.sql != "" {
+			c.name = fmt.Sprintf("beside %d × %d events %s", c.records, c.events, c.name)
+		}
 		p.Step("fill the database: " + c.name)
 		template, err := p.fill(ctx, l, func(ctx context.Context, conn *pgx.Conn) error {
 			if c.sql == "" {
