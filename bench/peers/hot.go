@@ -59,18 +59,11 @@ func keylineHot(shape hotShape, window int) runner {
 						return nil
 					}})
 		}
-		// The consumer is registered before there is work, as in any installation.
 		w, err := newWorker()
 		if err != nil {
 			return outcome{}, err
 		}
-		if err := w.Start(ctx); err != nil {
-			return outcome{}, err
-		}
-		if err := swept(ctx, pool); err != nil {
-			return outcome{}, err
-		}
-		if _, err := w.Stop(ctx); err != nil {
+		if err := register(ctx, pool, w); err != nil {
 			return outcome{}, err
 		}
 		for from := 0; from < records*events; from += insertBatch {

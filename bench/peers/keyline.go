@@ -44,6 +44,19 @@ func keylineWorker(pool *pgxpool.Pool, n int, handle func(consumer int, d *keyli
 	return keyline.NewWorker(pool, keyline.Config{TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()}, consumers...)
 }
 
+// register lets a worker run before there is work, so that its consumers are
+// registered as in any installation.
+func register(ctx context.Context, pool *pgxpool.Pool, w *keyline.Worker) error {
+	if err := w.Start(ctx); err != nil {
+		return err
+	}
+	if err := swept(ctx, pool); err != nil {
+		return err
+	}
+	_, err := w.Stop(ctx)
+	return err
+}
+
 func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) {
 	return func(ctx context.Context, b *bench) (outcome, error) {
 		pool, client, drop, err := b.keylineOn(ctx)
@@ -56,18 +69,11 @@ func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) 
 			n, _ := strconv.Atoi(d.Key.Record[len("thing:"):])
 			books.handled(n*consumers + consumer)
 		}
-		// The consumers are registered before there is work, as in any installation.
 		w, err := keylineWorker(pool, consumers, handle)
 		if err != nil {
 			return outcome{}, err
 		}
-		if err := w.Start(ctx); err != nil {
-			return outcome{}, err
-		}
-		if err := swept(ctx, pool); err != nil {
-			return outcome{}, err
-		}
-		if _, err := w.Stop(ctx); err != nil {
+		if err := register(ctx, pool, w); err != nil {
 			return outcome{}, err
 		}
 		for from := 0; from < b.Records; from += insertBatch {
