@@ -73,7 +73,7 @@ var owners = []string{
 	"insert into keyline.audit (actor, action, target, session_user_name) values ('a', 'b', 'c', 'postgres')",
 	"insert into keyline.audit (actor, action, target, at) values ('a', 'b', 'c', now() - interval '1 day')",
 	"delete from keyline.consumers", "delete from keyline.dead_letters", "delete from keyline.workers", "delete from keyline.commands",
-	"update keyline.meta set payload_limit = 1", "update keyline.meta set cluster_id = gen_random_uuid()", "update keyline.meta set registry_strict = true",
+	"update keyline.meta set payload_limit = 1", "update keyline.meta set oldest_binary = 1", "update keyline.meta set cluster_id = gen_random_uuid()", "update keyline.meta set registry_strict = true",
 	"insert into keyline.event_types (type, version) values ('x', 1)", "insert into keyline.commands (record_id, kind, actor) values (1, 'retry', 'x')",
 	"update keyline.schema_version set version = 99",
 	"delete from keyline.api_tokens", "update keyline.api_tokens set role = 'admin'", "update keyline.api_tokens set hash = hash",

@@ -86,7 +86,7 @@ func unreachable(err error) error {
 	return fmt.Errorf("%w: %w", keyline.ErrUnavailable, err)
 }
 
-// installed refuses a database whose schema is missing or not this binary's.
+// installed refuses a database whose schema is missing, or one that this binary cannot work on.
 func (a *app) installed(ctx context.Context, conn *pgx.Conn) error {
 	s, err := migrations.Read(ctx, conn, a.global.schema)
 	if err != nil {
@@ -95,5 +95,5 @@ func (a *app) installed(ctx context.Context, conn *pgx.Conn) error {
 	if s.Current == 0 {
 		return fmt.Errorf("%w: schema %s is not installed in this database: run `keyline migrate up`", keyline.ErrNotFound, a.global.schema)
 	}
-	return migrations.Check(ctx, conn, a.global.schema)
+	return s.Fit()
 }

@@ -19,12 +19,15 @@ type migrated struct {
 	Schema string `json:"schema"`
 	From   int32  `json:"from"`
 	To     int32  `json:"to"`
+	ahead  bool   // of this binary
 }
 
 func (a *app) printMigrated(m migrated) error {
 	switch {
 	case a.global.json:
 		return a.printJSON(m)
+	case m.From == m.To && m.ahead:
+		return a.print("schema %s is at version %d, newer than this binary, which it still serves: nothing to do", m.Schema, m.To)
 	case m.From == m.To:
 		return a.print("schema %s is at version %d already", m.Schema, m.To)
 	}
@@ -34,7 +37,9 @@ func (a *app) printMigrated(m migrated) error {
 func (a *app) migrateUp() *cobra.Command {
 	return &cobra.Command{
 		Use: "up", Short: "Bring the schema to this binary's version", Args: arguments(cobra.NoArgs),
-		Long: "Brings the schema to this binary's version. Several at once are safe: one migrates, the others wait.",
+		Long: "Brings the schema to this binary's version, while workers of the release before go on. Several at once are safe: one\n" +
+			"migrates, the others wait. It waits up to two minutes for transactions that hold what it has to lock, and makes nobody wait behind it\n" +
+			"for more than a moment. A newer schema that still serves this binary is left as it is.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, err := a.connect(cmd)
 			if err != nil {
@@ -45,7 +50,11 @@ func (a *app) migrateUp() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printMigrated(migrated{a.global.schema, from, to})
+			s, err := migrations.Read(cmd.Context(), conn, a.global.schema)
+			if err != nil {
+				return err
+			}
+			return a.printMigrated(migrated{a.global.schema, from, to, s.Ahead()})
 		},
 	}
 }
@@ -84,7 +93,7 @@ func (a *app) migrateDown() *cobra.Command {
 					return err
 				}
 			}
-			return a.printMigrated(migrated{a.global.schema, s.Current, to})
+			return a.printMigrated(migrated{a.global.schema, s.Current, to, false})
 		},
 	}
 	cmd.Flags().Int32Var(&to, "to", 0, "version to go back to")
@@ -95,7 +104,7 @@ func (a *app) migrateDown() *cobra.Command {
 func (a *app) migrateStatus() *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Say how the schema stands to this binary", Args: arguments(cobra.NoArgs),
-		Long: "Says how the schema stands to this binary. The exit code is 1 where the two do not fit.",
+		Long: "Says how the schema stands to this binary. The exit code is 1 where this binary cannot work on it.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, err := a.connect(cmd)
 			if err != nil {
@@ -111,7 +120,7 @@ func (a *app) migrateStatus() *cobra.Command {
 			} else {
 				err = a.print("%s", describe(s))
 			}
-			if err == nil && s.Current != s.Latest {
+			if err == nil && s.Fit() != nil {
 				err = found()
 			}
 			return err
@@ -123,6 +132,8 @@ func describe(s migrations.Status) string {
 	switch {
 	case s.Current == 0:
 		return fmt.Sprintf("schema %s is not installed; this binary would install version %d: run `keyline migrate up`", s.Schema, s.Latest)
+	case s.Ahead():
+		return fmt.Sprintf("schema %s is at version %d, newer than the %d that this binary knows, and still serves it", s.Schema, s.Current, s.Latest)
 	case s.Current > s.Latest:
 		return fmt.Sprintf("schema %s is at version %d, newer than the %d that this binary knows: use the newer release", s.Schema, s.Current, s.Latest)
 	case s.Current < s.Latest:
@@ -195,6 +206,12 @@ func (a *app) migrateRoles() *cobra.Command {
 			}
 			if a.global.json {
 				return a.printJSON(map[string]any{"schema": a.global.schema, "roles": names})
+			}
+			if s, err := migrations.Read(cmd.Context(), conn, a.global.schema); err != nil || s.Ahead() {
+				if err != nil {
+					return err
+				}
+				return a.print("roles %s: left to the newer release, whose schema this is", strings.Join(names, ", "))
 			}
 			return a.print("roles %s: up to date", strings.Join(names, ", "))
 		},

@@ -3,6 +3,30 @@
 //
 // The schema's name is configurable; it goes into the SQL as template data.
 // Two migrators at once are safe: an advisory lock lets one run after the other.
+//
+// # Two releases on one schema
+//
+// A schema's version is the number of its last migration, a binary's the number
+// of the last migration that it carries. The schema is migrated first, while workers of the release
+// before go on, and it is not migrated back when the binaries are rolled back. So each migration
+// says how old a binary may be that it still serves, in meta.oldest_binary, and [Check] reads what
+// it says: a binary works on its own version and on newer ones that still serve it.
+// It refuses an older schema, and one that no longer serves it ([ErrNewer]).
+//
+// # How to write a migration
+//
+//   - A released migration and its pieces are never edited; TestReleasedMigrationsAreNotEdited holds their hashes.
+//   - It says `update meta set oldest_binary = N`, where N is at least the version before its own; its
+//     down half sets back what was there.
+//   - It only adds: columns that are nullable or have a constant default (neither rewrites the table), tables, indexes,
+//     functions with a new signature beside the old one. What the release before calls or reads stays as it was, also in
+//     what it does; what that one does not call any more goes one migration later at the earliest.
+//   - No constraint refuses what the release before writes.
+//   - The new release must be right beside rows that the release before wrote: what it left
+//     null or at its default means "not known", and is read in the careful direction.
+//   - It locks hot tables (records, events, mailboxes, checkpoints) for a moment only, all of them
+//     before anything else, and rewrites none of them. Every migration runs with a short lock_timeout: it would queue behind
+//     a long transaction otherwise, and all appends behind it. [Up] tries again, within bounds.
 package migrations
 
 import (
@@ -13,9 +37,12 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/tern/v2/migrate"
+
+	"github.com/keylinehq/keyline/internal/clock"
 )
 
 //go:embed *.sql v1/*.sql
@@ -24,12 +51,30 @@ var files embed.FS
 // FS returns the embedded SQL files.
 func FS() fs.FS { return files }
 
+// release is what a binary carries: its migrations, and how patient they are.
+type release struct {
+	files fs.FS
+	// lockTimeout is how long a migration waits for a lock, and everybody else behind it.
+	lockTimeout time.Duration
+	// pause is how long the others have the tables to themselves between two tries; patience how long it tries.
+	pause, patience time.Duration
+	clock           clock.Clock
+}
+
+// ours is this binary's release.
+var ours = release{files: files, lockTimeout: 300 * time.Millisecond, pause: 2 * time.Second, patience: 2 * time.Minute, clock: clock.Real()}
+
 // DefaultSchema is the schema's name where none is configured.
 const DefaultSchema = "keyline"
 
-// ErrNewer is returned where the database's schema is newer than this binary
-// knows: it must be worked with by the newer release.
-var ErrNewer = errors.New("the database's keyline schema is newer than this binary knows; use the newer release")
+var (
+	// ErrNewer is returned where the database's schema is newer than this binary
+	// knows and does not serve it any more: it must be worked with by the newer release.
+	ErrNewer = errors.New("the database's keyline schema is newer than this binary knows; use the newer release")
+	// ErrBusy is returned where other transactions held for too long what a migration has to lock.
+	// What was migrated before it stays; it can be tried again.
+	ErrBusy = errors.New("other transactions keep the migration from its locks: end them (`keyline doctor` names long ones), and try again")
+)
 
 var schemaName = regexp.MustCompile(`\A[a-z_][a-z0-9_]{0,39}\z`)
 
@@ -42,92 +87,81 @@ func CheckSchemaName(schema string) error {
 	return nil
 }
 
-// Status is how a database stands to this binary.
-type Status struct {
-	Schema string `json:"schema"`
-	// Current is the database's version, 0 where nothing is installed; Latest is this binary's.
-	Current int32 `json:"current"`
-	Latest  int32 `json:"latest"`
+// Up brings the schema to this binary's version and returns where it stood before and stands
+// now. A newer schema that still serves this binary is left as it is. It waits up to two minutes for transactions
+// that hold what it has to lock ([ErrBusy]), without making others wait for more than a moment.
+func Up(ctx context.Context, conn *pgx.Conn, schema string) (from, to int32, err error) {
+	return ours.up(ctx, conn, schema)
 }
 
-// Up brings the schema to this binary's version and returns where it stood before and stands now.
-func Up(ctx context.Context, conn *pgx.Conn, schema string) (from, to int32, err error) {
-	m, err := open(ctx, conn, schema)
+func (r release) up(ctx context.Context, conn *pgx.Conn, schema string) (from, to int32, err error) {
+	m, err := r.open(ctx, conn, schema)
 	if err != nil {
 		return 0, 0, err
 	}
-	if from, err = m.GetCurrentVersion(ctx); err != nil {
-		return 0, 0, fmt.Errorf("read schema version: %w", err)
+	s, err := r.read(ctx, conn, schema)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case s.Current > s.Latest:
+		return s.Current, s.Current, s.Fit()
 	}
-	latest := int32(len(m.Migrations))
-	if from > latest {
-		return from, from, fmt.Errorf("version %d, known %d: %w", from, latest, ErrNewer)
+	if err := r.migrate(ctx, m, s.Latest); err != nil {
+		return s.Current, s.Current, fmt.Errorf("migrate: %w", err)
 	}
-	if err := m.Migrate(ctx); err != nil {
-		return from, from, fmt.Errorf("migrate: %w", err)
-	}
-	return from, latest, nil
+	return s.Current, s.Latest, nil
 }
 
-// To brings the schema to a version, up or down; 0 removes everything.
+// To brings the schema to a version, up or down; 0 removes everything. Only the release that knows the schema's
+// version can. It waits as Up does.
 func To(ctx context.Context, conn *pgx.Conn, schema string, version int32) error {
-	m, err := open(ctx, conn, schema)
+	return ours.to(ctx, conn, schema, version)
+}
+
+func (r release) to(ctx context.Context, conn *pgx.Conn, schema string, version int32) error {
+	m, err := r.open(ctx, conn, schema)
 	if err != nil {
 		return err
 	}
-	if current, err := m.GetCurrentVersion(ctx); err != nil {
-		return fmt.Errorf("read schema version: %w", err)
-	} else if latest := int32(len(m.Migrations)); current > latest {
-		return fmt.Errorf("version %d, known %d: %w", current, latest, ErrNewer)
-	}
-	if err := m.MigrateTo(ctx, version); err != nil {
-		return fmt.Errorf("migrate to %d: %w", version, err)
-	}
-	return nil
-}
-
-// Read returns how the database stands, without changing it.
-func Read(ctx context.Context, conn *pgx.Conn, schema string) (Status, error) {
-	list, err := load(schema)
-	if err != nil {
-		return Status{}, err
-	}
-	s := Status{Schema: schema, Latest: int32(len(list))}
-	var exists bool
-	if err := conn.QueryRow(ctx, `select to_regclass($1) is not null`, versionTable(schema)).Scan(&exists); err != nil {
-		return s, fmt.Errorf("read schema version: %w", err)
-	}
-	if !exists {
-		return s, nil
-	}
-	if err := conn.QueryRow(ctx, `select version from `+versionTable(schema)).Scan(&s.Current); err != nil {
-		return s, fmt.Errorf("read schema version: %w", err)
-	}
-	return s, nil
-}
-
-// Check returns an error that says what to do where the database's schema is
-// not this binary's version.
-func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
-	s, err := Read(ctx, conn, schema)
+	s, err := r.read(ctx, conn, schema)
 	switch {
 	case err != nil:
 		return err
 	case s.Current > s.Latest:
 		return fmt.Errorf("version %d, known %d: %w", s.Current, s.Latest, ErrNewer)
-	case s.Current == 0:
-		return fmt.Errorf("schema %s is not installed in this database: run `keyline migrate up`", schema)
-	case s.Current < s.Latest:
-		return fmt.Errorf("schema %s is at version %d, this binary needs %d: run `keyline migrate up`", schema, s.Current, s.Latest)
+	}
+	if err := r.migrate(ctx, m, version); err != nil {
+		return fmt.Errorf("migrate to %d: %w", version, err)
 	}
 	return nil
+}
+
+// migrate tries until nobody holds what it has to lock.
+func (r release) migrate(ctx context.Context, m *migrate.Migrator, version int32) error {
+	for began := r.clock.Mono(); ; {
+		err := m.MigrateTo(ctx, version)
+		switch {
+		case !lockNotAvailable(err):
+			return err
+		case r.clock.Mono()-began >= r.patience:
+			return fmt.Errorf("%w: %w", ErrBusy, err)
+		}
+		if err := clock.Sleep(ctx, r.clock, r.pause); err != nil {
+			return err
+		}
+	}
+}
+
+func lockNotAvailable(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && state.SQLState() == "55P03"
 }
 
 // SQL returns the migrations' SQL above a version, for those who run it
 // themselves. It also keeps the version, so that the database then counts as
 // migrated. Each migration is one transaction.
 func SQL(schema string, above int32) (string, error) {
-	list, err := load(schema)
+	list, err := ours.load(schema)
 	if err != nil {
 		return "", err
 	}
@@ -147,18 +181,18 @@ func SQL(schema string, above int32) (string, error) {
 
 func versionTable(schema string) string { return schema + ".schema_version" }
 
-func load(schema string) ([]*migrate.Migration, error) {
+func (r release) load(schema string) ([]*migrate.Migration, error) {
 	if err := CheckSchemaName(schema); err != nil {
 		return nil, err
 	}
-	m := &migrate.Migrator{Data: map[string]any{"schema": schema}}
-	if err := m.LoadMigrations(files); err != nil {
-		return nil, fmt.Errorf("load migrations: %w", err)
+	m := &migrate.Migrator{}
+	if err := r.loadInto(m, schema); err != nil {
+		return nil, err
 	}
 	return m.Migrations, nil
 }
 
-func open(ctx context.Context, conn *pgx.Conn, schema string) (*migrate.Migrator, error) {
+func (r release) open(ctx context.Context, conn *pgx.Conn, schema string) (*migrate.Migrator, error) {
 	if err := CheckSchemaName(schema); err != nil {
 		return nil, err
 	}
@@ -169,11 +203,23 @@ func open(ctx context.Context, conn *pgx.Conn, schema string) (*migrate.Migrator
 	if err != nil {
 		return nil, fmt.Errorf("open migrator: %w", err)
 	}
-	m.Data = map[string]any{"schema": schema}
-	if err := m.LoadMigrations(files); err != nil {
-		return nil, fmt.Errorf("load migrations: %w", err)
+	if err := r.loadInto(m, schema); err != nil {
+		return nil, err
 	}
 	return m, nil
+}
+
+// loadInto loads the migrations. Each begins with a short lock_timeout, also where somebody runs the printed SQL.
+func (r release) loadInto(m *migrate.Migrator, schema string) error {
+	m.Data = map[string]any{"schema": schema}
+	if err := m.LoadMigrations(r.files); err != nil {
+		return fmt.Errorf("load migrations: %w", err)
+	}
+	hurry := fmt.Sprintf("set local lock_timeout = %d; -- ms: whoever comes later waits behind this\n", r.lockTimeout.Milliseconds())
+	for _, one := range m.Migrations {
+		one.UpSQL, one.DownSQL = hurry+one.UpSQL, hurry+one.DownSQL
+	}
+	return nil
 }
 
 // createSchema makes the schema that the version table lives in. "if not

@@ -93,6 +93,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	conn := testdb.New(t).Connect()
 	newer := latest(t, conn) + 1
 	exec(t, conn, "update keyline.schema_version set version = $1", newer)
+	exec(t, conn, "update keyline.meta set oldest_binary = $1", newer)
 	exec(t, conn, "select keyline.append('r', 'a.b', '{}')")
 	before := dump(t, conn, migrations.DefaultSchema)
 

@@ -31,14 +31,18 @@ func RolesSQL(schema string) (string, error) {
 }
 
 // Roles makes an installation's roles, or brings their rights to what this binary
-// knows: all of it or nothing. The schema has to be this binary's version. It takes the schema's owner with
-// CREATEROLE, or, where the roles exist, the owner.
+// knows: all of it or nothing. Where the schema is newer than this binary (Status.Ahead) it leaves them alone, since the
+// newer release has made them for what is new. It takes the schema's owner with CREATEROLE, or, where the roles exist, the owner.
 func Roles(ctx context.Context, conn *pgx.Conn, schema string) error {
 	text, err := RolesSQL(schema)
 	if err != nil {
 		return err
 	}
-	if err := Check(ctx, conn, schema); err != nil {
+	s, err := Read(ctx, conn, schema)
+	if err != nil {
+		return err
+	}
+	if err := s.Fit(); err != nil || s.Ahead() {
 		return err
 	}
 	tx, err := conn.Begin(ctx)

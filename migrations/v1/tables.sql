@@ -6,7 +6,9 @@ create table {{.schema}}.meta (
   registry_epoch bigint not null default 1,
   ordering text not null default 'independent' check (ordering in ('independent', 'lockstep')),
   registry_strict boolean not null default false,
-  payload_limit integer not null default 1048576 check (payload_limit > 0)
+  payload_limit integer not null default 1048576 check (payload_limit > 0),
+  -- The oldest binary, by the schema version that it carries, which this schema still serves: each migration says it.
+  oldest_binary integer not null default 1 check (oldest_binary > 0)
 );
 insert into {{.schema}}.meta default values;
 

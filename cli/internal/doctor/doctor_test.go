@@ -127,7 +127,8 @@ func TestWhatIsWrongWithTheServerIsFound(t *testing.T) {
 	}{
 		{name: "read-only", stage: `alter database DB set default_transaction_read_only = on`, id: "primary", status: Fail, words: "read-only"},
 		{name: "older schema", stage: `update keyline.schema_version set version = 0`, id: "schema", status: Fail, words: "not installed"},
-		{name: "newer schema", stage: `update keyline.schema_version set version = 99`, id: "schema", status: Fail, words: "newer"},
+		{name: "newer schema", stage: `update keyline.schema_version set version = 99; update keyline.meta set oldest_binary = 98`, id: "schema", status: Fail, words: "newer"},
+		{name: "newer schema that serves this binary", stage: `update keyline.schema_version set version = 99`, id: "schema", status: Warn, words: "still serves"},
 		{name: "no autovacuum", stage: `alter table keyline.mailboxes set (autovacuum_enabled = off)`, id: "autovacuum", status: Fail, words: "mailboxes"},
 		{name: "queue", change: func(o *Options) { o.Limits.QueueUsage = -1 }, id: "notify_queue", status: Warn, words: "full"},
 		{name: "connections", stage: `alter database DB connection limit 12`, id: "connections", status: Warn, words: "the database's connection limit lets in 12"},
@@ -206,7 +207,7 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 	role := p.db.Name + "_role"
 	p.exec(`create role ` + role)
 	defer p.exec(`drop owned by ` + role + `; drop role ` + role) // it is the server's, not the database's
-	p.exec(`grant select on keyline.schema_version to ` + role + `; grant usage on schema keyline to ` + role)
+	p.exec(`grant select on keyline.schema_version, keyline.meta to ` + role + `; grant usage on schema keyline to ` + role)
 	p.opts.Pool.ConnConfig.RuntimeParams["role"] = role
 	c := p.run().check("privileges")
 	if c.Status != Fail || !strings.Contains(c.Detail, "a worker as "+role+" lacks INSERT on audit") || !strings.Contains(c.Detail, "more") {

@@ -53,12 +53,18 @@ func (v *visit) primary(ctx context.Context) (finding, error) {
 }
 
 func (v *visit) schema(ctx context.Context) (finding, error) {
-	err := migrations.Check(ctx, v.conn, v.opts.Schema)
-	switch {
+	s, err := migrations.Read(ctx, v.conn, v.opts.Schema)
+	if err != nil {
+		return finding{}, err
+	}
+	switch err := s.Fit(); {
 	case errors.Is(err, migrations.ErrNewer):
 		return finding{Fail, err.Error(), "use the newer release"}, nil
 	case err != nil:
 		return finding{Fail, err.Error(), "keyline migrate up"}, nil
+	case s.Ahead():
+		return finding{Warn, fmt.Sprintf("schema %s is at version %d, newer than the %d of this binary, which it still serves", s.Schema, s.Current, s.Latest),
+			"nothing while an upgrade is under way, or binaries were rolled back; then use the newer release: the next one may not serve this binary"}, nil
 	}
 	return fine("schema %s is at this binary's version", v.opts.Schema), nil
 }
