@@ -68,6 +68,7 @@ func TestConstraintsRefuseImpossibleRows(t *testing.T) {
 	)
 	broken := map[string][]string{
 		"meta_one_check":           {`insert into keyline.meta (one) values (false)`},
+		"meta_oldest_binary_check": {`update keyline.meta set oldest_binary = 0`},
 		"meta_ordering_check":      {`update keyline.meta set ordering = 'random'`},
 		"meta_payload_limit_check": {`update keyline.meta set payload_limit = 0`},
 		"records_cursor": {`insert into keyline.records (tenant, record_key, head, cursor) values ('', 'r', 1, 2)`,

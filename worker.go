@@ -245,22 +245,11 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 	}
 }
 
-// sweepPause is how long nobody looks for sweeps of the registry after there was none.
-const sweepPause = time.Second
-
 // startSweeps carries out what registry changes leave to be done, whoever made them, and counts what waits where this worker leads.
 func (w *Worker) startSweeps(ctx context.Context, p *parts) {
 	ctx, p.endSweeps = context.WithCancel(ctx)
 	p.sweeps.Go(func() {
-		for ctx.Err() == nil {
-			more, err := p.store.Sweep(ctx)
-			if err != nil && ctx.Err() == nil {
-				w.cfg.Logger.Warn("keyline: sweep is tried again", "error", err)
-			}
-			if !more && clock.Sleep(ctx, p.store.Clock(), sweepPause) != nil {
-				return
-			}
-		}
+		p.store.KeepSweeping(ctx, func() bool { return p.listener.Mode() == listener.Listening })
 	})
 	p.sweeps.Go(func() {
 		for ctx.Err() == nil {

@@ -35,7 +35,7 @@ func (*roundTrips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQue
 func (*roundTrips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // idleMost is how often in a second an idle worker may ask: see decision 18.
-const idleMost = 6
+const idleMost = 2
 
 // TestAnIdleWorkerAsksLittle: what a worker with default settings and nothing
 // to do asks the database does not grow. The longer the machine takes, the more it may.

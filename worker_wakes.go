@@ -15,6 +15,9 @@ type wakes struct{ *parts }
 func (w wakes) Wait(ctx context.Context) (supervisor.Wake, error) {
 	select {
 	case wake := <-w.listener.Wakes():
+		if wake.Causes&(listener.More|listener.Reconnected) != 0 { // a change of the registry is among what it may tell of
+			w.store.AskSweep()
+		}
 		return supervisor.Wake{Unbounded: wake.Unbounded, Records: wake.Records, Look: wake.Causes != listener.Notified, Cause: wake.Causes.String()}, nil
 	case <-ctx.Done():
 		return supervisor.Wake{}, context.Cause(ctx)

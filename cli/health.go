@@ -67,7 +67,7 @@ func (a *app) printHealth(list []keyline.ConsumerHealth) error {
 }
 
 // countedLate is how old a count may be: another worker takes over well before.
-const countedLate = 6 * store.HealthEvery
+const countedLate = 5 * store.HealthEvery
 
 // staleness says in words that what waits was not counted lately, "" where it was.
 func staleness(now time.Time, list []keyline.ConsumerHealth) string {

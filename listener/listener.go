@@ -90,7 +90,8 @@ type Config struct {
 	// Default: 5 s.
 	Crowd time.Duration
 	// Ping is how often the listen connection and the sentinel's session are
-	// checked. Default: Fallback, at most 1 s.
+	// checked, which finds one that has fallen silent; what is missed meanwhile is found by
+	// the poll. Default: five times Fallback, at most 5 s.
 	Ping time.Duration
 	// ProbeTimeout is how long a notification to itself may take before
 	// notifications count as not arriving. Default: 5 s.
@@ -126,7 +127,7 @@ func (c *Config) setDefaults() {
 		}
 	}
 	if c.Ping == 0 {
-		c.Ping = min(c.Fallback, time.Second)
+		c.Ping = min(5*c.Fallback, 5*time.Second)
 	}
 	if c.ApplicationName == "" {
 		c.ApplicationName = "keyline listen"

@@ -10,7 +10,7 @@ import (
 // How the leader counts what waits of each consumer.
 const (
 	// HealthEvery is how often a worker asks to; another takes over once the leader has not for healthLease.
-	HealthEvery = 5 * time.Second
+	HealthEvery = 10 * time.Second
 	healthLease = 3 * HealthEvery
 	// healthMost is how many records, and rows of a consumer, one count looks at.
 	healthMost = 5_000

@@ -52,6 +52,9 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 		return translate("renew", err)
 	}
 	s.clock.read(now, before, s.clock.Mono())
+	if s.clock.setBack.Load() {
+		s.AskSweep() // which puts it right
+	}
 	if !live {
 		return fmt.Errorf("renew: worker %d is not live: %w", worker, keylinetype.ErrFenced)
 	}
@@ -66,7 +69,7 @@ func (s *Store) Beats(ctx context.Context) ([]core.Beat, error) {
 	}
 	beats, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (core.Beat, error) {
 		var b core.Beat
-		err := row.Scan(&b.Worker, &b.Beat, &b.Lease, &b.Drain)
+		err := row.Scan(&b.Worker, &b.Beat, &b.Lease, &b.Drain, &b.Gone)
 		return b, err
 	})
 	return beats, translate("read beats", err)

@@ -46,6 +46,9 @@ func (s *Store) Registry(ctx context.Context) (*core.Registry, error) {
 		}
 		consumers[i] = c
 	}
+	if s.epoch.Swap(epoch) < epoch {
+		s.AskSweep()
+	}
 	return core.NewRegistry(epoch, ordering, consumers, internal), nil
 }
 

@@ -64,6 +64,9 @@ type Store struct {
 	sockets     sockets
 	endSessions atomic.Bool // at the next Join
 
+	sweepAsked chan struct{}
+	epoch      atomic.Int64 // of the registry that was last read
+
 	commit *committer
 	bound  lowerBound
 	calls  callCounters
@@ -74,7 +77,7 @@ type Store struct {
 
 // Open connects a Store. It checks that the schema is this binary's version.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	s := &Store{schema: cfg.Schema, instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
+	s := &Store{schema: cfg.Schema, sweepAsked: make(chan struct{}, 1), instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
 	if s.schema == "" {
 		s.schema = migrations.DefaultSchema
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -24,11 +25,17 @@ const sweepChunk = 500
 // worker may call it, at any time: two never do the same consumer's at once.
 //
 // more: there is more to do now. Without it, call again within seconds: there may be
-// records left that somebody has locked, and other processes change the registry too.
+// records left that somebody has locked, and other processes change the registry too (KeepSweeping does).
 func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
+	more, _, err = s.sweep(ctx)
+	return more, err
+}
+
+// sweep is Sweep that says, too, whether records are left that somebody has locked.
+func (s *Store) sweep(ctx context.Context) (more, left bool, err error) {
 	if s.clock.setBack.Load() {
 		if err := s.dueAfterStep(ctx); err != nil {
-			return false, translate("make work due after a step of the clock", err)
+			return false, false, translate("make work due after a step of the clock", err)
 		}
 	}
 	waiting := []int32{}
@@ -40,16 +47,57 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 		err := autocommit(ctx, s.hot, s.q("sweep"), []any{sweepChunk, waiting}, one(&consumer, &outcome))
 		switch {
 		case err != nil:
-			return false, translate("sweep", err)
+			return false, false, translate("sweep", err)
 		case outcome == "":
-			return false, nil
+			return false, len(waiting) > 0, nil
 		case outcome == "waiting":
 			waiting = append(waiting, consumer)
 			continue
 		case outcome == "backfilled":
-			return true, s.activate(ctx, consumer)
+			return true, false, s.activate(ctx, consumer)
 		}
-		return true, nil
+		return true, false, nil
+	}
+}
+
+// How often a worker looks for sweeps of which nothing has told it.
+const (
+	sweepSeldom = 15 * time.Second
+	// sweepSoon is for what is locked or has failed, and where nothing tells of a change.
+	sweepSoon = time.Second
+)
+
+// KeepSweeping sweeps until ctx ends: when AskSweep says so, and now and then. told says
+// whether changes of the registry are heard of here, by notifications.
+func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
+	timer := s.clock.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		more, left, err := s.sweep(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("sweep is tried again", "error", err)
+		}
+		if more && err == nil {
+			continue
+		}
+		pause := sweepSeldom
+		if left || err != nil || !told() {
+			pause = sweepSoon
+		}
+		timer.Reset(pause)
+		select {
+		case <-s.sweepAsked:
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+	}
+}
+
+// AskSweep says that the registry may have changed.
+func (s *Store) AskSweep() {
+	select {
+	case s.sweepAsked <- struct{}{}:
+	default:
 	}
 }
 

@@ -162,15 +162,20 @@ func (l *claimLoop) claimRecords(ctx context.Context, inc *incarnation, a action
 }
 
 // goDry says that there is nothing to do. What this worker hands back from here
-// on is compared with what is said.
+// on is compared with what is said. Where it was said before, and nothing has
+// come since, the due time is not asked for again: what others hand back in the
+// meantime is theirs to wait for, and is asked after once a lease.
 func (l *claimLoop) goDry(ctx context.Context) error {
-	l.s.due.take()
-	d, ok, err := l.s.cfg.Deliveries.NextDue(ctx, l.s.hosted())
-	if err != nil {
-		l.s.noticeFence(err)
-		return fmt.Errorf("next due time: %w", err)
+	d, ok, known := l.pace.stillDry(l.s.cfg.Clock.Mono())
+	if !known {
+		l.s.due.take()
+		var err error
+		if d, ok, err = l.s.cfg.Deliveries.NextDue(ctx, l.s.hosted()); err != nil {
+			l.s.noticeFence(err)
+			return fmt.Errorf("next due time: %w", err)
+		}
+		l.pace.saidDry(l.s.cfg.Clock.Mono(), d, ok)
 	}
-	l.pace.saidDry(l.s.cfg.Clock.Mono(), d, ok)
 	l.s.cfg.Wakes.Dry(d, ok)
 	l.s.dry.Store(true)
 	l.s.table.notify()

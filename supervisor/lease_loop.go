@@ -188,20 +188,31 @@ func (s *Supervisor) observe(ctx context.Context, o *observer) error {
 	if err != nil {
 		return fmt.Errorf("read beats: %w", err)
 	}
+	claims := false // of workers that are gone
+	live := beats[:0:0]
 	for _, b := range beats {
+		if b.Gone {
+			claims = true
+			continue
+		}
+		live = append(live, b)
 		if b.Worker == o.self && b.Drain {
 			s.drainOnce.Do(func() { close(s.drainAsked) })
 		}
 	}
-	for _, b := range o.look(begin, s.cfg.Clock.Mono(), beats) {
+	for _, b := range o.look(begin, s.cfg.Clock.Mono(), live) {
 		marked, err := s.cfg.Leases.MarkLost(ctx, b)
 		if err != nil {
 			return fmt.Errorf("mark worker %d lost: %w", b.Worker, err)
 		}
 		if marked {
+			claims = true
 			s.stats.lost.Add(1)
 			s.cfg.Log.Warn("worker is lost", "worker", b.Worker)
 		}
+	}
+	if !claims {
+		return nil
 	}
 	n, err := s.cfg.Leases.Recover(ctx)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline/actors"
+	"github.com/keylinehq/keyline/internal/core"
 )
 
 // FAULTS 36: each background loop fails at start; each is retried alone, shows
@@ -25,7 +26,13 @@ func TestEveryLoopIsRetriedAlone(t *testing.T) {
 			store := newTwinStore(t, real())
 			a := store.consumer("a")
 			records := store.records(t, 3, 1)
-			store.set(func() { store.fail[fault.method] = 2 })
+			held := store.records(t, 1, 1)[0] // by a lost worker, so that recovery is called
+			store.set(func() {
+				store.fail[fault.method] = 2
+				lost := store.twin.Join()
+				store.twin.Claim(core.ClaimRequest{Worker: lost, Record: held, Limit: 1})
+				store.twin.MarkLost(lost)
+			})
 			w := startWorker(t, store, newRecorder(t, nil), func(c *Config) { c.Lease = fault.lease })
 			loop := func() LoopHealth {
 				for _, l := range w.Health().Loops {

@@ -173,6 +173,14 @@ func (p *pace) failed(at time.Duration) {
 	p.dry = false
 }
 
+// stillDry says whether what was last said about due times still holds, and how long it is until then.
+func (p *pace) stillDry(now time.Duration) (d time.Duration, ok, known bool) {
+	if !p.dry || p.told <= now {
+		return 0, false, false
+	}
+	return p.told - now, p.told != never, true
+}
+
 // saidDry notes what was said to the wakes.
 func (p *pace) saidDry(now, d time.Duration, ok bool) {
 	p.dry, p.told = true, never

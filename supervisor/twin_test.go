@@ -308,7 +308,13 @@ func (w *twinWorker) Beats(context.Context) ([]core.Beat, error) {
 			out = append(out, *b)
 		}
 	}
-	return out, nil
+	all, err := sim.Leases{Twin: w.twin}.Beats(context.Background())
+	for _, b := range all {
+		if b.Gone {
+			out = append(out, b)
+		}
+	}
+	return out, err
 }
 
 func (w *twinWorker) MarkLost(_ context.Context, seen core.Beat) (bool, error) {

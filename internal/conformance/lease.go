@@ -143,12 +143,15 @@ var leaseCases = []testCase{
 			s.Fatal(err)
 		}
 		s.recovers(other, 0)
-		if s.fenced(p, l.Claim) || len(s.beats(p)) != 1 {
+		if s.fenced(p, l.Claim) || !s.gone(p) {
 			s.Error("its claim is lost already, or it is live")
 		}
 		s.flushes(p, keep(l), core.FlushKept)
 		s.Advance(time.Hour)
 		s.recovers(other, 1)
+		if s.gone(p) {
+			s.Error("it still has claims")
+		}
 		if l := s.hold(other, r); l.Crashes != 0 || !l.Unclean {
 			s.Errorf("%+v", l.Claim)
 		}

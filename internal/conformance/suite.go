@@ -200,6 +200,17 @@ func (s *suite) beats(p Process) []core.Beat {
 	return list
 }
 
+// gone reports whether the beats name the process as one that is gone and has claims yet.
+func (s *suite) gone(p Process) bool {
+	s.Helper()
+	for _, b := range s.beats(p) {
+		if b.Worker == p.Worker() {
+			return b.Gone
+		}
+	}
+	return false
+}
+
 func (s *suite) recovers(p Process, want int) {
 	s.Helper()
 	if n, err := p.Recover(s.Context()); err != nil || n != want {

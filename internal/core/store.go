@@ -67,6 +67,8 @@ type Beat struct {
 	Lease  time.Duration
 	// Drain: an operator has asked it to finish what runs and leave.
 	Drain bool
+	// Gone: it is not live, and has claims that Recover is to free.
+	Gone bool
 }
 
 // Leases is the part of the store that keeps workers alive and recovers the
@@ -78,7 +80,7 @@ type Leases interface {
 	// Renew moves the worker's beat; ErrFenced where it is no longer live. state is
 	// published in the workers table (payload-free JSON).
 	Renew(ctx context.Context, worker int64, state []byte) error
-	// Beats reads the beats of all live workers.
+	// Beats reads the beats of all live workers, and of those that are gone and have claims yet.
 	Beats(context.Context) ([]Beat, error)
 	// MarkLost marks a worker lost if its beat is still the same, terminates its
 	// backends and frees its claims, charging a crash to each record.

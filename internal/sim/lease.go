@@ -42,6 +42,16 @@ func (t *Twin) LeaveLater(worker int64) {
 // orphanAge keeps the orphan search away from claims whose answer is on its way.
 const orphanAge = time.Second
 
+// HasClaims reports whether a worker has claims.
+func (t *Twin) HasClaims(worker int64) bool {
+	for _, r := range t.records {
+		if r.mailbox != nil && r.mailbox.ClaimedBy == worker {
+			return true
+		}
+	}
+	return false
+}
+
 // Recover frees up to limit claims whose holders are not live.
 func (t *Twin) Recover(limit int) int {
 	freed := 0

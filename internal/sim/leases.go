@@ -36,8 +36,9 @@ func (l Leases) Renew(_ context.Context, worker int64, _ []byte) error {
 func (l Leases) Beats(context.Context) ([]core.Beat, error) {
 	var beats []core.Beat
 	for i, w := range l.Twin.workers {
-		if w.status == "live" {
-			beats = append(beats, core.Beat{Worker: int64(i + 1), Beat: w.beat, Lease: w.lease})
+		gone := w.status != "live"
+		if !gone || l.Twin.HasClaims(int64(i+1)) {
+			beats = append(beats, core.Beat{Worker: int64(i + 1), Beat: w.beat, Lease: w.lease, Gone: gone})
 		}
 	}
 	return beats, nil
