@@ -225,6 +225,7 @@ func TestRecoveryOrphansCommandsAndSweepsWake(t *testing.T) {
 	c := r.claimOne(id)
 	r.flush1(core.Flush{Record: id, Token: c.Token, Head: 1, Then: core.Release, DueAt: r.clock.Now().Add(time.Hour)}) // not now
 	r.setStatus("c", core.Paused)
+	hears("more") // the change itself: there is something to sweep
 	r.sweepAll()
 	hears("more")
 }

@@ -73,6 +73,7 @@ func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
 	timer := s.clock.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		timer.Stop()
 		more, left, err := s.sweep(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("sweep is tried again", "error", err)

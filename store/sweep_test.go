@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/internal/testdb"
 	"github.com/keylinehq/keyline/keylinetype"
@@ -365,4 +367,55 @@ func TestAnOperatorMayEndABackfill(t *testing.T) {
 	if err := r.activate(t.Context(), c); err != nil || r.statusOf("c") != core.Disabled || r.epoch() != before {
 		t.Errorf("%v, status %s", err, r.statusOf("c"))
 	}
+}
+
+// Whoever keeps sweeping looks when it is told that the registry may have changed, and else seldom.
+func TestASweepBeginsWithTheNewsOfAChange(t *testing.T) {
+	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	r := newRig(t, func(c *Config) { c.Clock = fake })
+	r.register(definition("c"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	defer func() { cancel(); <-ended }()
+	var told atomic.Bool
+	told.Store(true)
+	go func() { r.KeepSweeping(ctx, told.Load); close(ended) }()
+	swept := func() bool { left, err := r.Sweeping(t.Context()); return err == nil && !left }
+	testdb.Eventually(t, swept, "what was there at its start")
+	for _, news := range []struct {
+		what  string
+		bring func()
+	}{
+		{"a wake", r.AskSweep},
+		{"another epoch", func() {
+			if _, err := r.Registry(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"the time", func() { fake.Advance(sweepSeldom) }},
+	} {
+		if err := fake.BlockUntil(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		to := core.Paused
+		if r.statusOf("c") == core.Paused {
+			to = core.Active
+		}
+		r.setStatus("c", to)
+		fake.Advance(sweepSoon)
+		if swept() {
+			t.Errorf("before %s it has looked", news.what)
+		}
+		news.bring()
+		testdb.Eventually(t, swept, "a sweep after "+news.what)
+	}
+	told.Store(false)
+	r.AskSweep() // it looks once more, and from then on soon
+	testdb.Eventually(t, func() bool {
+		if r.statusOf("c") == core.Paused && swept() {
+			r.setStatus("c", core.Active)
+		}
+		fake.Advance(sweepSoon)
+		return r.statusOf("c") == core.Active && swept()
+	}, "a sweep where no news arrive")
 }
