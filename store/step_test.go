@@ -1,8 +1,12 @@
 package store
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/testdb"
 )
 
 func TestWorkThatWasDueBeforeTheClockSteppedBackDoesNotWait(t *testing.T) {
@@ -35,5 +39,37 @@ func TestWorkThatWasDueBeforeTheClockSteppedBackDoesNotWait(t *testing.T) {
 	r.sweepAll()
 	if r.mailbox(immediate) != "later" {
 		t.Error("it goes on for ever")
+	}
+}
+
+// The look at everything that a step asks for, which is also made at a start, is made in
+// pieces, with pauses: whatever else a worker has to do comes in between.
+func TestTheLookAtAllThatIsNotDueIsMadeInPieces(t *testing.T) {
+	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	r := newRig(t, func(c *Config) { c.Clock = fake })
+	r.register(definition("c"))
+	r.sweepAll()
+	const n = 2*sweepChunk + 1
+	if err := r.BareSeed(t.Context(), "r", n, 1); err != nil {
+		t.Fatal(err)
+	}
+	r.exec("update keyline.mailboxes set due_at = clock_timestamp() + interval '50 minutes'")
+	r.clock.setBack.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	defer func() { cancel(); <-ended }()
+	go func() { r.KeepSweeping(ctx, func() bool { return true }); close(ended) }()
+	for _, due := range []int64{sweepChunk, 2 * sweepChunk, n} {
+		made := func() int64 {
+			return get[int64](r, "select count(*) from keyline.mailboxes where due_at <= clock_timestamp()")
+		}
+		testdb.Eventually(t, func() bool { return made() >= due }, "the next piece")
+		if err := fake.BlockUntil(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := made(); got != due {
+			t.Fatalf("%d are due, want %d", got, due)
+		}
+		fake.Advance(walkPause)
 	}
 }

@@ -27,17 +27,19 @@ const sweepChunk = 500
 // more: there is more to do now. Without it, call again within seconds: there may be
 // records left that somebody has locked, and other processes change the registry too (KeepSweeping does).
 func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
+	var w dueWalk
+	for done := false; !done; {
+		if done, err = w.step(ctx, s); err != nil {
+			s.clock.setBack.Store(true)
+			return false, err
+		}
+	}
 	more, _, err = s.sweep(ctx)
 	return more, err
 }
 
 // sweep is Sweep that says, too, whether records are left that somebody has locked.
 func (s *Store) sweep(ctx context.Context) (more, left bool, err error) {
-	if s.clock.setBack.Load() {
-		if err := s.dueAfterStep(ctx); err != nil {
-			return false, false, translate("make work due after a step of the clock", err)
-		}
-	}
 	waiting := []int32{}
 	for {
 		var (
@@ -65,6 +67,9 @@ const (
 	sweepSeldom = 15 * time.Second
 	// sweepSoon is for what is locked or has failed, and where nothing tells of a change.
 	sweepSoon = time.Second
+	// walkPause is between two chunks of a look at all that is not due: a worker makes it at
+	// its start, when there are more urgent things to do.
+	walkPause = 100 * time.Millisecond
 )
 
 // KeepSweeping sweeps until ctx ends: when AskSweep says so, and now and then. told says
@@ -72,9 +77,12 @@ const (
 func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
 	timer := s.clock.NewTimer(time.Hour)
 	defer timer.Stop()
+	var walk dueWalk
 	for ctx.Err() == nil {
 		timer.Stop()
+		walked, walkErr := walk.step(ctx, s)
 		more, left, err := s.sweep(ctx)
+		err = errors.Join(walkErr, err)
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("sweep is tried again", "error", err)
 		}
@@ -82,8 +90,11 @@ func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
 			continue
 		}
 		pause := sweepSeldom
-		if left || err != nil || !told() {
+		switch {
+		case left, err != nil, !told():
 			pause = sweepSoon
+		case !walked:
+			pause = walkPause
 		}
 		timer.Reset(pause)
 		select {
@@ -108,27 +119,36 @@ func (s *Store) Sweeping(ctx context.Context) (is bool, err error) {
 	return is, translate("look for sweeps", err)
 }
 
-// dueAfterStep makes work due that waits only because the database's clock was
-// set back after it was appended. Backoffs end later by the step, at most.
-func (s *Store) dueAfterStep(ctx context.Context) error {
-	s.clock.setBack.Store(false) // before looking: a step that comes meanwhile sets it again
-	for from := int64(0); ; {
-		var last *int64
-		var made int
-		var quiet bool
-		err := autocommit(ctx, s.hot, s.q("due_after_step"), []any{from, sweepChunk}, one(&last, &made, &quiet))
-		if err != nil {
-			s.clock.setBack.Store(true)
-			return err
+// dueWalk makes work due that waits only because the database's clock was set back
+// after it was appended. Backoffs end later by the step, at most.
+type dueWalk struct {
+	under bool // way
+	from  int64
+}
+
+// step does one chunk, if there is a reason to walk; done: there is none, or no more.
+func (w *dueWalk) step(ctx context.Context, s *Store) (done bool, err error) {
+	if !w.under {
+		if !s.clock.setBack.Swap(false) { // before looking: a step that comes meanwhile sets it again
+			return true, nil
 		}
-		if made > 0 {
-			s.log.Warn("work was due in the future without a reason: the database's clock was set back", "records", made)
-		}
-		if last == nil {
-			return nil
-		}
-		from = *last
+		*w = dueWalk{under: true}
 	}
+	var last *int64
+	var made int
+	var quiet bool
+	if err := autocommit(ctx, s.hot, s.q("due_after_step"), []any{w.from, sweepChunk}, one(&last, &made, &quiet)); err != nil {
+		return false, translate("make work due after a step of the clock", err)
+	}
+	if made > 0 {
+		s.log.Warn("work was due in the future without a reason: the database's clock was set back", "records", made)
+	}
+	if last == nil {
+		w.under = false
+		return true, nil
+	}
+	w.from = *last
+	return false, nil
 }
 
 // errNotBackfilled ends an activation that another worker or an operator has overtaken.
