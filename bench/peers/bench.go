@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strconv"
@@ -58,6 +59,42 @@ func (b *bench) fresh(ctx context.Context) (*pgxpool.Pool, func(), error) {
 			_ = admin.Close(ctx)
 		}
 	}, nil
+}
+
+// preload makes the server count statements.
+func preload(ctx context.Context, server *pgdev.Server) error {
+	conn, err := pgx.Connect(ctx, server.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "alter system set shared_preload_libraries = pg_stat_statements")
+	if err = errors.Join(err, conn.Close(ctx)); err != nil {
+		return err
+	}
+	return server.Restart(ctx)
+}
+
+// drain times how long a side takes for what there is, from its start until
+// everything was handled and nothing is left, and says what that cost.
+func (b *bench) drain(ctx context.Context, pool *pgxpool.Pool, books *books, events int, left string, start func() (stop func() error, err error)) (outcome, error) {
+	m, err := b.meter(ctx, pool, pool)
+	if err != nil {
+		return outcome{}, err
+	}
+	begun := time.Now()
+	stop, err := start()
+	if err != nil {
+		return outcome{}, err
+	}
+	took, err := books.drained(ctx, pool, begun, left)
+	if stopErr := stop(); err == nil {
+		err = stopErr
+	}
+	o := books.outcome(float64(events) / took.Seconds())
+	if err == nil {
+		o.Cost, err = m.read(ctx, len(books.seen))
+	}
+	return o, err
 }
 
 // appending lets the clients append, and counts what is then stored where the

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -151,5 +153,37 @@ func TestChoosingWhatIsNotThereFails(t *testing.T) {
 		if s.peer != "keyline" && s.peer != "dbos" {
 			t.Errorf("%s was not chosen", s.peer)
 		}
+	}
+}
+
+func TestCostsAreOfOneDelivery(t *testing.T) {
+	before := cost{Statements: 10, Commits: 1, WALBytes: 1000, DeadRows: 5, ServerCPU: 100, WorkerCPU: 50}
+	after := cost{Statements: 30, Commits: 3, WALBytes: 1400, DeadRows: 5, ServerCPU: 500, WorkerCPU: 70}
+	got := *after.since(before, 20)
+	if want := (cost{Statements: 1, Commits: 0.1, WALBytes: 20, ServerCPU: 20, WorkerCPU: 1}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	runs := []outcome{{Cost: &cost{Commits: 3}}, {Cost: &cost{Commits: 1}}, {Cost: &cost{Commits: 2}}, {}, {Cost: &cost{Commits: 9}, Error: "failed"}}
+	if m := medianCost(runs); m == nil || m.Commits != 2 {
+		t.Errorf("median %+v", m)
+	}
+	if m := medianCost([]outcome{{}}); m != nil {
+		t.Errorf("without any: %+v", m)
+	}
+}
+
+// The times of a process that works grow, and so do those that it shares with its parent once it has ended.
+func TestAProcessesCPUIsRead(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+	before, err := ticks(os.Getpid(), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := ticks(os.Getpid(), 4)
+	if err != nil || after <= before {
+		t.Errorf("%v µs before, %v after, %v", before, after, err)
 	}
 }

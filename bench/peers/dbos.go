@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/dbos-inc/dbos-transact-golang/dbos"
@@ -41,7 +42,8 @@ type dbosRun struct {
 	way  dbosWay
 	pool *pgxpool.Pool
 	dbos dbos.Context
-	end  func()
+	// shutdown ends its work; end its database, too.
+	shutdown, end func()
 }
 
 func (b *bench) dbosOn(ctx context.Context, way dbosWay, handle func(n int64)) (*dbosRun, error) {
@@ -58,11 +60,11 @@ func (b *bench) dbosOn(ctx context.Context, way dbosWay, handle func(n int64)) (
 		drop()
 		return nil, err
 	}
-	r.end = func() {
+	r.shutdown = sync.OnceFunc(func() {
 		level.Set(slog.LevelError + 1) // what a shutdown cancels, it tells as errors
 		dbos.Shutdown(r.dbos, 10*time.Second)
-		drop()
-	}
+	})
+	r.end = func() { r.shutdown(); drop() }
 	dbos.RegisterWorkflow(r.dbos, func(_ dbos.Context, j job) (bool, error) {
 		handle(j.N)
 		return true, nil
@@ -134,12 +136,9 @@ func dbosDrain(consumers int, way dbosWay) runner {
 		if err := r.fill(ctx, b.Records*consumers, 1); err != nil {
 			return outcome{}, err
 		}
-		begun := time.Now()
-		if err := dbos.Launch(r.dbos); err != nil {
-			return outcome{}, err
-		}
-		took, err := books.drained(ctx, r.pool, begun, dbosLeft)
-		return books.outcome(float64(b.Records) / took.Seconds()), err
+		return b.drain(ctx, r.pool, books, b.Records, dbosLeft, func() (func() error, error) {
+			return func() error { r.shutdown(); return nil }, dbos.Launch(r.dbos)
+		})
 	}
 }
 
@@ -155,12 +154,9 @@ func dbosHot(shape hotShape, way dbosWay) runner {
 		if err := r.fill(ctx, records, events); err != nil {
 			return outcome{}, err
 		}
-		begun := time.Now()
-		if err := dbos.Launch(r.dbos); err != nil {
-			return outcome{}, err
-		}
-		took, err := books.drained(ctx, r.pool, begun, dbosLeft)
-		return books.outcome(float64(records*events) / took.Seconds()), err
+		return b.drain(ctx, r.pool, books, records*events, dbosLeft, func() (func() error, error) {
+			return func() error { r.shutdown(); return nil }, dbos.Launch(r.dbos)
+		})
 	}
 }
 

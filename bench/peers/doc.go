@@ -28,6 +28,11 @@
 // appended. Order is counted in the hot scenarios. A latency run waits 20
 // seconds for what is not begun; what is not begun by then is "late".
 //
+// With --costs the drain and hot scenarios also say what one delivery costs:
+// statements, commits, WAL, dead row versions, and the CPU of the server and of
+// the process with the handlers. The server then counts statements, which slows
+// every side a little, so the speeds of such a run are not to be quoted. It needs Linux.
+//
 // All sides have the same server, the same number of connections and no
 // tracing. The handlers do nothing but count.
 //

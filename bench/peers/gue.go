@@ -114,13 +114,7 @@ func gueDrain(consumers int, way gueWay) runner {
 		if _, err := r.pool.Exec(ctx, "vacuum analyze"); err != nil {
 			return outcome{}, err
 		}
-		begun := time.Now()
-		stop := r.start(ctx)
-		took, err := books.drained(ctx, r.pool, begun, gueLeft)
-		if stopErr := stop(); err == nil {
-			err = stopErr
-		}
-		return books.outcome(float64(b.Records) / took.Seconds()), err
+		return b.drain(ctx, r.pool, books, b.Records, gueLeft, func() (func() error, error) { return r.start(ctx), nil })
 	}
 }
 

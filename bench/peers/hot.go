@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -81,15 +80,6 @@ func keylineHot(shape hotShape, window int) runner {
 		if w, err = newWorker(); err != nil {
 			return outcome{}, err
 		}
-		begun := time.Now()
-		if err := w.Start(ctx); err != nil {
-			return outcome{}, err
-		}
-		took, err := books.drained(ctx, pool, begun, "select count(*) from (select from keyline.mailboxes limit 1) m")
-		_, stopErr := w.Stop(context.WithoutCancel(ctx))
-		if err == nil {
-			err = stopErr
-		}
-		return books.outcome(float64(records*events) / took.Seconds()), err
+		return b.drain(ctx, pool, books, records*events, keylineLeft, func() (func() error, error) { return started(ctx, w) })
 	}
 }

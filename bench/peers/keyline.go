@@ -44,6 +44,17 @@ func keylineWorker(pool *pgxpool.Pool, n int, handle func(consumer int, d *keyli
 	return keyline.NewWorker(pool, keyline.Config{TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()}, consumers...)
 }
 
+// keylineLeft counts what is not done, of the first that is not.
+const keylineLeft = "select count(*) from (select from keyline.mailboxes limit 1) m"
+
+// started starts a worker and returns how to stop it.
+func started(ctx context.Context, w *keyline.Worker) (stop func() error, err error) {
+	return func() error {
+		_, err := w.Stop(context.WithoutCancel(ctx))
+		return err
+	}, w.Start(ctx)
+}
+
 // register lets a worker run before there is work, so that its consumers are
 // registered as in any installation.
 func register(ctx context.Context, pool *pgxpool.Pool, w *keyline.Worker) error {
@@ -91,16 +102,7 @@ func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) 
 		if w, err = keylineWorker(pool, consumers, handle); err != nil {
 			return outcome{}, err
 		}
-		begun := time.Now()
-		if err := w.Start(ctx); err != nil {
-			return outcome{}, err
-		}
-		took, err := books.drained(ctx, pool, begun, "select count(*) from (select from keyline.mailboxes limit 1) m")
-		_, stopErr := w.Stop(context.WithoutCancel(ctx))
-		if err == nil {
-			err = stopErr
-		}
-		return books.outcome(float64(b.Records) / took.Seconds()), err
+		return b.drain(ctx, pool, books, b.Records, keylineLeft, func() (func() error, error) { return started(ctx, w) })
 	}
 }
 

@@ -30,6 +30,7 @@ type settings struct {
 	Rate       int           `json:"rate_per_s"`
 	Durable    bool          `json:"durable"`
 	MaxConns   int32         `json:"max_conns"`
+	Costs      bool          `json:"costs"`
 }
 
 func main() {
@@ -46,6 +47,7 @@ func main() {
 	flag.DurationVar(&s.Duration, "duration", 8*time.Second, "length of an append or latency run")
 	flag.IntVar(&s.Rate, "rate", 500, "events per second of the latency scenario")
 	flag.BoolVar(&s.Durable, "durable", false, "fsync and synchronous commits on")
+	flag.BoolVar(&s.Costs, "costs", false, "also measure what a delivery costs in the drain and hot scenarios; its counting slows all sides a little")
 	flag.Parse()
 	slog.SetLogLoggerLevel(slog.LevelError)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -99,6 +101,11 @@ func run(ctx context.Context, s settings, chosen []scenario) ([]result, error) {
 		return nil, err
 	}
 	defer func() { _ = server.Stop() }()
+	if s.Costs {
+		if err := preload(ctx, server); err != nil {
+			return nil, err
+		}
+	}
 	b := &bench{settings: s, server: server, databases: new(atomic.Int64)}
 	var results []result
 	for _, sc := range chosen {

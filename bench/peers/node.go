@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -155,20 +156,76 @@ func (p nodePeers) run(peer, scenario string, own own, with func(settings) map[s
 			return outcome{}, err
 		}
 		cmd := exec.CommandContext(ctx, "node", "bench.mjs")
-		cmd.Dir, cmd.Stdin, cmd.Stderr = dir, bytes.NewReader(text), os.Stderr
-		text, err = cmd.Output()
+		cmd.Dir, cmd.Stderr = dir, os.Stderr
+		var m *meter
+		said, err := talk(cmd, text, func() (err error) {
+			m, err = b.meter(ctx, pool, nil)
+			return err
+		})
 		if err != nil {
 			return outcome{}, fmt.Errorf("node: %w", err)
 		}
-		var o outcome
-		if err := json.Unmarshal(text, &o); err != nil {
-			return outcome{}, fmt.Errorf("node said %q: %w", text, err)
+		var o struct {
+			outcome
+			CPU float64 `json:"cpu_us"`
+		}
+		if err := json.Unmarshal(said, &o); err != nil {
+			return outcome{}, fmt.Errorf("node said %q: %w", said, err)
+		}
+		if m != nil {
+			jobs := deliveries(with(b.settings))
+			if o.Cost, err = m.read(ctx, jobs); err != nil {
+				return o.outcome, err
+			}
+			o.Cost.WorkerCPU = o.CPU / float64(jobs)
 		}
 		if o.Error != "" {
-			return o, errors.New(o.Error)
+			return o.outcome, errors.New(o.Error)
 		}
-		return o, nil
+		return o.outcome, nil
 	}
+}
+
+// talk gives a program a line, answers its "begin" after calling begin, and
+// returns the last line that it says.
+func talk(cmd *exec.Cmd, line []byte, begin func() error) (said []byte, err error) {
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	_, err = in.Write(append(line, '\n'))
+	lines := bufio.NewScanner(out)
+	for err == nil && lines.Scan() {
+		if said = bytes.Clone(lines.Bytes()); string(said) != "begin" {
+			continue
+		}
+		if err = begin(); err == nil {
+			_, err = in.Write([]byte("go on\n"))
+		}
+	}
+	if err == nil {
+		err = lines.Err()
+	}
+	_ = in.Close()
+	return said, errors.Join(err, cmd.Wait())
+}
+
+// deliveries is how much work a drain has.
+func deliveries(spec map[string]any) int {
+	n, _ := spec["records"].(int)
+	for _, factor := range []string{"consumers", "events"} {
+		if f, ok := spec[factor].(int); ok {
+			n *= f
+		}
+	}
+	return n
 }
 
 func nodeDrain(consumers int) func(settings) map[string]any {

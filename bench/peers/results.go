@@ -22,7 +22,9 @@ type outcome struct {
 	Duplicates      int64   `json:"duplicates"`
 	// Late are events of a latency run that had not been begun at its end. They
 	// count with how long they had waited by then, which is too little.
-	Late  int64  `json:"late,omitempty"`
+	Late int64 `json:"late,omitempty"`
+	// Cost is of one delivery, where the run was to say.
+	Cost  *cost  `json:"cost,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
@@ -60,15 +62,17 @@ type given struct {
 }
 
 type result struct {
-	Scenario       string    `json:"scenario"`
-	Unit           string    `json:"unit"`
-	Peer           string    `json:"peer"`
-	Version        string    `json:"version"`
-	How            string    `json:"how"`
-	Settings       given     `json:"settings"`
-	Runs           []outcome `json:"runs"`
-	Median         float64   `json:"median"`
-	RatioToKeyline float64   `json:"ratio_to_keyline"`
+	Scenario string    `json:"scenario"`
+	Unit     string    `json:"unit"`
+	Peer     string    `json:"peer"`
+	Version  string    `json:"version"`
+	How      string    `json:"how"`
+	Settings given     `json:"settings"`
+	Runs     []outcome `json:"runs"`
+	Median   float64   `json:"median"`
+	// Cost is what one delivery cost: the median of each figure.
+	Cost           *cost   `json:"cost,omitempty"`
+	RatioToKeyline float64 `json:"ratio_to_keyline"`
 	// Of all runs together. A run that is wrong is a failure, whatever its value.
 	OrderViolations int64    `json:"order_violations"`
 	Lost            int64    `json:"lost"`
@@ -131,6 +135,7 @@ func compare(sc scenario, rows []result) []result {
 		if len(values) > 0 {
 			rows[i].Median = values[len(values)/2]
 		}
+		rows[i].Cost = medianCost(rows[i].Runs)
 	}
 	for i := range rows {
 		if rows[i].Median == 0 || rows[0].Median == 0 {
@@ -187,6 +192,7 @@ func print(results []result) {
 			r.RatioToKeyline, goal, r.Lost, r.Duplicates, r.OrderViolations, remark)
 	}
 	_ = w.Flush()
+	printCosts(results)
 	fmt.Println("\nSettings, and work where it was scaled down:")
 	said := map[string]bool{}
 	for _, r := range results {
@@ -197,4 +203,19 @@ func print(results []result) {
 			fmt.Println(" ", line)
 		}
 	}
+}
+
+func printCosts(results []result) {
+	if !slices.ContainsFunc(results, func(r result) bool { return r.Cost != nil }) {
+		return
+	}
+	fmt.Println("\nOf one delivery, from the start of the workers to their end:")
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "scenario\tpeer\thow\tstatements\tcommits\tWAL bytes\tdead rows\tserver CPU µs\tworker CPU µs\t")
+	for _, r := range results {
+		if c := r.Cost; c != nil {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%.4f\t%.4f\t%.0f\t%.2f\t%.1f\t%.1f\t\n", r.Scenario, r.Peer, r.How, c.Statements, c.Commits, c.WALBytes, c.DeadRows, c.ServerCPU, c.WorkerCPU)
+		}
+	}
+	_ = w.Flush()
 }

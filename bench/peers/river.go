@@ -91,16 +91,9 @@ func riverDrain(consumers int, how string) func(context.Context, *bench) (outcom
 		if _, err := pool.Exec(ctx, "vacuum analyze"); err != nil {
 			return outcome{}, err
 		}
-		begun := time.Now()
-		if err := client.Start(ctx); err != nil {
-			return outcome{}, err
-		}
-		took, err := books.drained(ctx, pool, begun, "select count(*) from (select from river_job where state <> 'completed' limit 1) j")
-		stopErr := client.Stop(context.WithoutCancel(ctx))
-		if err == nil {
-			err = stopErr
-		}
-		return books.outcome(float64(b.Records) / took.Seconds()), err
+		return b.drain(ctx, pool, books, b.Records, "select count(*) from (select from river_job where state <> 'completed' limit 1) j", func() (func() error, error) {
+			return func() error { return client.Stop(context.WithoutCancel(ctx)) }, client.Start(ctx)
+		})
 	}
 }
 

@@ -144,20 +144,6 @@ func (r *watermillRun) subscribe(ctx context.Context, groups int, handle func(gr
 	return stop, nil
 }
 
-// drain times how long the groups take for what is there.
-func (r *watermillRun) drain(ctx context.Context, books *books, groups int, handle func(group int, n int64)) (time.Duration, error) {
-	begun := time.Now()
-	stop, err := r.subscribe(ctx, groups, handle)
-	if err != nil {
-		return 0, err
-	}
-	took, err := books.drained(ctx, r.pool, begun, watermillLeft)
-	if stopErr := stop(); err == nil {
-		err = stopErr
-	}
-	return took, err
-}
-
 func watermillDrain(groups int, way watermillWay) runner {
 	return func(ctx context.Context, b *bench) (outcome, error) {
 		r, err := b.watermillOn(ctx, way)
@@ -169,8 +155,9 @@ func watermillDrain(groups int, way watermillWay) runner {
 			return outcome{}, err
 		}
 		books := newBooks(b.Records * groups)
-		took, err := r.drain(ctx, books, groups, func(group int, n int64) { books.handled(int(n)*groups + group) })
-		return books.outcome(float64(b.Records) / took.Seconds()), err
+		return b.drain(ctx, r.pool, books, b.Records, watermillLeft, func() (func() error, error) {
+			return r.subscribe(ctx, groups, func(group int, n int64) { books.handled(int(n)*groups + group) })
+		})
 	}
 }
 
@@ -186,8 +173,9 @@ func watermillHot(shape hotShape, way watermillWay) runner {
 			return outcome{}, err
 		}
 		books := newOrderedBooks(records, events)
-		took, err := r.drain(ctx, books, 1, func(_ int, n int64) { books.handledInOrder(int(n)/events, int(n)%events) })
-		return books.outcome(float64(records*events) / took.Seconds()), err
+		return b.drain(ctx, r.pool, books, records*events, watermillLeft, func() (func() error, error) {
+			return r.subscribe(ctx, 1, func(_ int, n int64) { books.handledInOrder(int(n)/events, int(n)%events) })
+		})
 	}
 }
 

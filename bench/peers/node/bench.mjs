@@ -1,7 +1,9 @@
-// Runs one side of one scenario once: what to run comes as JSON on stdin, the
-// outcome goes as JSON to stdout.
+// Runs one side of one scenario once: what to run comes as a line of JSON on
+// stdin, the outcome goes as one to stdout. Before the side starts to work on
+// what it was given, "begin" goes out, and an answer is waited for: the time at
+// which costs are counted from.
 
-import { text } from 'node:stream/consumers'
+import { createInterface } from 'node:readline'
 import pg from 'pg'
 import { Books, Stopwatch, clients, openLoop } from './books.mjs'
 import { graphile } from './graphile.mjs'
@@ -17,12 +19,16 @@ async function fill (peer, pool, jobs, batch) {
 }
 
 async function drain (peer, pool, books, events) {
+  console.log('begin')
+  await lines.next()
+  const cpu = process.cpuUsage()
   const begun = performance.now()
   await peer.start()
   try {
     const took = await books.drained(begun, peer.left)
     await peer.stop()
-    return books.outcome(events / took)
+    const { user, system } = process.cpuUsage(cpu)
+    return { ...books.outcome(events / took), cpu_us: user + system }
   } catch (err) {
     return { ...books.outcome(0), error: err.message }
   }
@@ -79,7 +85,8 @@ const scenarios = {
   }
 }
 
-const spec = JSON.parse(await text(process.stdin))
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+const spec = JSON.parse((await lines.next()).value)
 const pool = new pg.Pool({ ...spec.database, max: spec.max_conns })
 pool.on('error', err => console.error(err.message))
 pool.on('connect', client => client.on('error', err => console.error(err.message)))
