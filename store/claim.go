@@ -2,10 +2,12 @@ package store
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
@@ -61,41 +63,87 @@ func (s *Store) Claim(ctx context.Context, r core.ClaimRequest) ([]core.Claim, e
 }
 
 func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) ([]core.Claim, error) {
-	var (
-		claims []core.Claim
-		last   time.Time
-		only   *int64
-		after  any = "-infinity"
+	var c claiming
+	now := s.clock.Now()
+	s.calls.claims.Add(1)
+	err := autocommit(ctx, s.hot, s.q("claim"), c.arguments(r, from), func(rows pgx.Rows) error {
+		err := c.scan(rows)
+		if t := c.due.finite(); err == nil && t.After(c.last) && t.Before(now.Add(unboundedEvery)) {
+			c.last = t
+		}
+		return err
+	})
+	if err != nil {
+		return nil, translate("claim", err)
+	}
+	if len(c.claims) >= r.Limit && r.Record == 0 {
+		s.bound.passed(c.last)
+	}
+	return c.claims, nil
+}
 
-		c    core.Claim
-		due  pgtypeTime
-		into = []any{&c.Record, &c.Token, &c.Crashes, &c.Unclean, &due}
-	)
+// claiming collects the rows of a claim.
+type claiming struct {
+	claims []core.Claim
+	last   time.Time // the latest due time
+
+	row  core.Claim
+	due  pgtypeTime
+	into []any
+}
+
+func (c *claiming) arguments(r core.ClaimRequest, from time.Time) []any {
+	var only *int64
+	var after any = "-infinity"
 	if r.Record != 0 {
 		only = &r.Record
 	}
 	if !from.IsZero() {
 		after = from
 	}
-	now := s.clock.Now()
+	return []any{r.Worker, r.Limit, r.Hosted, after, only}
+}
+
+func (c *claiming) scan(rows pgx.Rows) error {
+	if c.into == nil {
+		c.into = []any{&c.row.Record, &c.row.Token, &c.row.Crashes, &c.row.Unclean, &c.due}
+	}
+	if err := rows.Scan(c.into...); err != nil {
+		return err
+	}
+	c.claims = append(c.claims, c.row)
+	return nil
+}
+
+// ClaimRecord implements core.Deliveries: the claim, its commit, and then the load, sent together.
+func (s *Store) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int) ([]core.Claim, []core.Loaded, error) {
+	var c claiming
+	committed := false
+	l := newLoading(1)
+	var b pgx.Batch
+	b.Queue("begin isolation level read committed")
+	b.Queue(s.q("claim"), c.arguments(r, time.Time{})...).Query(each(c.scan))
+	b.Queue("commit").Exec(func(pgconn.CommandTag) error { committed = true; return nil })
+	s.queueRead(&b, func(b *pgx.Batch) { l.queue(s, b, []int64{r.Record}, []int64{claimedNow}, r.Worker, limit) })
 	s.calls.claims.Add(1)
-	err := autocommit(ctx, s.hot, s.q("claim"), []any{r.Worker, r.Limit, r.Hosted, after, only}, func(rows pgx.Rows) error {
-		if err := rows.Scan(into...); err != nil {
-			return err
-		}
-		if t := due.finite(); t.After(last) && t.Before(now.Add(unboundedEvery)) {
-			last = t
-		}
-		claims = append(claims, c)
-		return nil
-	})
+	conn, err := s.hot.Acquire(ctx)
 	if err != nil {
-		return nil, translate("claim", err)
+		return nil, nil, translate("claim record", err)
 	}
-	if len(claims) >= r.Limit && r.Record == 0 {
-		s.bound.passed(last)
+	defer conn.Release()
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+		err = errors.Join(err, rollback(ctx, conn))
+		if committed {
+			s.log.Debug("a claimed record is loaded again", "record", r.Record, "error", err)
+			return c.claims, nil, nil
+		}
+		return nil, nil, translate("claim record", err)
 	}
-	return claims, nil
+	if len(c.claims) == 0 {
+		return nil, nil, nil // what was read, if anything, this worker had before
+	}
+	l.order()
+	return c.claims, l.loaded, nil
 }
 
 // NextDue implements core.Deliveries.

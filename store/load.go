@@ -37,15 +37,9 @@ func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.L
 	for i, r := range requests {
 		ids[i], tokens[i], limit = r.Record, r.Token, max(limit, r.Limit)
 	}
-	l := loading{place: make(map[int64]int, len(requests)), loaded: make([]core.Loaded, 0, len(requests))}
+	l := newLoading(len(requests))
 	s.calls.loads.Add(1)
-	err := s.read(ctx, func(b *pgx.Batch) {
-		b.Queue(s.q("load_records"), ids, tokens, limit).Query(each(l.record))
-		b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
-		b.Queue(s.q("load_commands"), ids).Query(each(l.command))
-		b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
-		b.Queue(s.q("load_behind"), ids, limit).Query(each(l.behind))
-	})
+	err := s.read(ctx, func(b *pgx.Batch) { l.queue(s, b, ids, tokens, 0, limit) })
 	if err != nil {
 		return nil, translate("load", err)
 	}
@@ -57,10 +51,7 @@ func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.L
 // that do not depend on statistics.
 func (s *Store) read(ctx context.Context, queue func(*pgx.Batch)) error {
 	var b pgx.Batch
-	b.Queue("begin isolation level read committed read only")
-	b.Queue(s.q("load_pin"))
-	queue(&b)
-	b.Queue("commit")
+	s.queueRead(&b, queue)
 	conn, err := s.hot.Acquire(ctx)
 	if err != nil {
 		return err
@@ -70,6 +61,13 @@ func (s *Store) read(ctx context.Context, queue func(*pgx.Batch)) error {
 		return errors.Join(err, rollback(ctx, conn))
 	}
 	return nil
+}
+
+func (s *Store) queueRead(b *pgx.Batch, queue func(*pgx.Batch)) {
+	b.Queue("begin isolation level read committed read only")
+	b.Queue(s.q("load_pin"))
+	queue(b)
+	b.Queue("commit")
 }
 
 // LoadEvents implements core.Deliveries.
@@ -110,6 +108,22 @@ type loading struct {
 	place  map[int64]int
 	loaded []core.Loaded
 	row    recordRow
+}
+
+func newLoading(records int) *loading {
+	return &loading{place: make(map[int64]int, records), loaded: make([]core.Loaded, 0, records)}
+}
+
+// claimedNow stands for a token that is not known yet: what the worker has claimed is read.
+const claimedNow = 0
+
+// queue asks for the records that have these tokens, or, for claimedNow, that worker has claimed.
+func (l *loading) queue(s *Store, b *pgx.Batch, ids, tokens []int64, worker int64, limit int) {
+	b.Queue(s.q("load_records"), ids, tokens, limit, worker).Query(each(l.record))
+	b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
+	b.Queue(s.q("load_commands"), ids).Query(each(l.command))
+	b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
+	b.Queue(s.q("load_behind"), ids, limit).Query(each(l.behind))
 }
 
 // recordRow is where the rows of load_records are read into, one after the

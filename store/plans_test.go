@@ -117,7 +117,8 @@ func (r *rig) frugalLoads() {
 	tx := r.begin()
 	defer r.rollbackTx(tx)
 	r.in(tx, r.q("load_pin"))
-	r.frugal(tx, "load_records", planBatch, ids, tokens, 100)
+	r.frugal(tx, "load_records", planBatch, ids, tokens, 100, 0)
+	r.frugal(tx, "load_records", 5, ids[:1], []int64{claimedNow}, 100, r.me)
 	for _, statement := range []string{"load_checkpoints", "load_commands", "load_retries"} {
 		r.frugal(tx, statement, planBatch, ids)
 	}

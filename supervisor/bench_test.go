@@ -68,6 +68,11 @@ func (s *instantStore) Claim(_ context.Context, r core.ClaimRequest) ([]core.Cla
 	return out, nil
 }
 
+func (s *instantStore) ClaimRecord(ctx context.Context, r core.ClaimRequest, _ int) ([]core.Claim, []core.Loaded, error) {
+	claims, err := s.Claim(ctx, r)
+	return claims, nil, err
+}
+
 func (s *instantStore) NextDue(context.Context, []int32) (time.Duration, bool, error) {
 	return 0, false, nil
 }

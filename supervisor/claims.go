@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/keylinehq/keyline/internal/clock"
@@ -187,7 +188,15 @@ func (l *claimLoop) call(ctx context.Context, inc *incarnation, r core.ClaimRequ
 	r.Worker, r.Hosted = inc.worker, l.s.hosted()
 	l.s.claiming.Lock()
 	defer l.s.claiming.Unlock()
-	claims, err := l.s.cfg.Deliveries.Claim(ctx, r)
+	var claims []core.Claim
+	var loaded []core.Loaded
+	var err error
+	registry := l.s.registry.Load() // from before the load
+	if r.Record != 0 {
+		claims, loaded, err = l.s.cfg.Deliveries.ClaimRecord(ctx, r, l.s.cfg.LoadLimit)
+	} else {
+		claims, err = l.s.cfg.Deliveries.Claim(ctx, r)
+	}
 	l.s.stats.claims.Add(1)
 	if err != nil {
 		if l.s.gen() == inc.gen { // it may be late news of an incarnation before
@@ -204,8 +213,25 @@ func (l *claimLoop) call(ctx context.Context, inc *incarnation, r core.ClaimRequ
 	}
 	l.s.stats.claimed.Add(int64(len(claims)))
 	l.s.room.enter(len(claims))
-	l.s.take(inc.gen, claims)
+	if !l.s.takeLoaded(inc.gen, registry, claims, loaded) {
+		l.s.take(inc.gen, claims)
+	}
 	return len(claims), nil
+}
+
+// takeLoaded seats claims that have been read already. false: they are for the
+// loader, as they were not, are suspects, or know a newer registry than this worker.
+func (s *Supervisor) takeLoaded(gen uint64, registry *core.Registry, claims []core.Claim, loaded []core.Loaded) bool {
+	if len(loaded) < len(claims) || newest(loaded) > registry.Epoch ||
+		slices.ContainsFunc(claims, func(c core.Claim) bool { return c.Crashes > 0 }) {
+		return false
+	}
+	items := make([]claimItem, len(claims))
+	for i, c := range claims {
+		items[i] = claimItem{c, gen}
+	}
+	s.seatAll(registry, byRecord(loaded), items)
+	return true
 }
 
 // take sends claims to the loader: suspects one at a time.

@@ -23,6 +23,10 @@ func (s *stores) Claim(ctx context.Context, r core.ClaimRequest) ([]core.Claim, 
 	return s.now.Load().Claim(ctx, r)
 }
 
+func (s *stores) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int) ([]core.Claim, []core.Loaded, error) {
+	return s.now.Load().ClaimRecord(ctx, r, limit)
+}
+
 func (s *stores) NextDue(ctx context.Context, hosted []int32) (time.Duration, bool, error) {
 	return s.now.Load().NextDue(ctx, hosted)
 }

@@ -214,10 +214,7 @@ func (l *loader) registry(ctx context.Context, reloads []reloadItem) (*core.Regi
 
 // handOut gives every record to its seat; those that are missing are lost.
 func (l *loader) handOut(registry *core.Registry, loaded []core.Loaded, claims []claimItem, reloads []reloadItem) {
-	found := make(map[int64]*core.Loaded, len(loaded))
-	for i := range loaded {
-		found[loaded[i].Record] = &loaded[i]
-	}
+	found := byRecord(loaded)
 	for _, r := range reloads {
 		at := found[r.req.Record]
 		// A seat that was fenced and then restarted must not begin again.
@@ -229,27 +226,40 @@ func (l *loader) handOut(registry *core.Registry, loaded []core.Loaded, claims [
 			r.seat.RegistryMoved()
 		}
 	}
+	l.s.seatAll(registry, found, claims)
+	l.mu.Lock()
+	l.loading = nil
+	l.mu.Unlock()
+}
+
+func byRecord(loaded []core.Loaded) map[int64]*core.Loaded {
+	found := make(map[int64]*core.Loaded, len(loaded))
+	for i := range loaded {
+		found[loaded[i].Record] = &loaded[i]
+	}
+	return found
+}
+
+// seatAll gives claims their seats; those that were not found are lost.
+func (s *Supervisor) seatAll(registry *core.Registry, found map[int64]*core.Loaded, claims []claimItem) {
 	var fresh []spawnItem
 	missing := 0
 	for _, c := range claims {
 		at := found[c.claim.Record]
 		if at == nil || at.Token != c.claim.Token {
 			missing++
-			l.s.suspectEnded(c.claim.Record, c.claim.Token)
+			s.suspectEnded(c.claim.Record, c.claim.Token)
 			continue
 		}
 		at.Claim = c.claim
-		if item, isNew := l.s.seat(registry, at, c.gen); isNew {
+		if item, isNew := s.seat(registry, at, c.gen); isNew {
 			fresh = append(fresh, item)
 		}
 	}
 	if len(fresh) > 0 {
-		l.s.system.Root.Send(l.s.rootPID, &spawnMsg{fresh})
+		s.system.Root.Send(s.rootPID, &spawnMsg{fresh})
 	}
-	l.s.room.leave(missing)
-	l.mu.Lock()
-	l.loading = nil
-	l.mu.Unlock()
+	s.room.leave(missing)
 }
 
 // eventLoader reads more events of resident records, likewise.

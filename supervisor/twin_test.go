@@ -169,6 +169,22 @@ func (w *twinWorker) Claim(_ context.Context, r core.ClaimRequest) ([]core.Claim
 	return claims, nil
 }
 
+// ClaimRecord reads only where nothing is made of loads.
+func (w *twinWorker) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int) ([]core.Claim, []core.Loaded, error) {
+	claims, err := w.Claim(ctx, r)
+	w.twinStore.mu.Lock()
+	later := w.holdLoad != nil || w.fail["Load"] > 0
+	w.twinStore.mu.Unlock()
+	if err != nil || len(claims) == 0 || later {
+		return claims, nil, err
+	}
+	loaded, err := w.Load(ctx, []core.LoadRequest{{Claim: claims[0], Limit: limit}})
+	if err != nil {
+		return claims, nil, nil
+	}
+	return claims, loaded, nil
+}
+
 func (w *twinWorker) NextDue(context.Context, []int32) (time.Duration, bool, error) {
 	err := w.enter("NextDue")
 	defer w.twinStore.mu.Unlock()

@@ -113,7 +113,7 @@ func (s *side) claim(process int, q core.ClaimRequest) string {
 	s.Helper()
 	p := s.processes[process]
 	q.Worker, q.Unbounded = p.Worker(), true
-	claims, err := p.Claim(s.Context(), q)
+	claims, err := claims(s.T, p, q)
 	if err != nil {
 		return class(err)
 	}

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -71,11 +72,32 @@ func consumer(name string, change ...func(*core.Consumer)) core.Consumer {
 func (s *suite) claims(p Process, q core.ClaimRequest) []core.Claim {
 	s.Helper()
 	q.Worker, q.Unbounded = p.Worker(), true
-	list, err := p.Claim(s.Context(), q)
+	list, err := claims(s.T, p, q)
 	if err != nil {
 		s.Fatalf("claim: %v", err)
 	}
 	return list
+}
+
+// claims claims; what is named is read in the same call, which must be what Load reads.
+func claims(t *testing.T, p Process, q core.ClaimRequest) ([]core.Claim, error) {
+	t.Helper()
+	if q.Record == 0 {
+		return p.Claim(t.Context(), q)
+	}
+	const limit = 100
+	list, loaded, err := p.ClaimRecord(t.Context(), q, limit)
+	if err != nil || len(list) == 0 {
+		if len(loaded) > 0 {
+			t.Fatalf("nothing is claimed, and yet read: %+v", loaded)
+		}
+		return list, err
+	}
+	want, err := p.Load(t.Context(), []core.LoadRequest{{Claim: list[0], Limit: limit}})
+	if err != nil || len(list) != 1 || !reflect.DeepEqual(loaded, want) {
+		t.Fatalf("claimed %+v and read\n%+v, Load reads\n%+v %v", list, loaded, want, err)
+	}
+	return list, nil
 }
 
 func (s *suite) claim(p Process, record int64) core.Claim {

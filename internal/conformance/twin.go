@@ -108,6 +108,11 @@ func (p *twinProcess) Claim(ctx context.Context, r core.ClaimRequest) ([]core.Cl
 	return p.Deliveries.Claim(ctx, r)
 }
 
+func (p *twinProcess) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int) ([]core.Claim, []core.Loaded, error) {
+	p.w.tick()
+	return p.Deliveries.ClaimRecord(ctx, r, limit)
+}
+
 func (p *twinProcess) Apply(f core.Flush, epoch int64, lost bool) (res core.FlushResult) {
 	p.w.tick()
 	if lost {

@@ -28,6 +28,9 @@ type Deliveries interface {
 	// Claim takes due records. Only after it has returned may Load be called:
 	// a claim's own statement sees the past.
 	Claim(context.Context, ClaimRequest) ([]Claim, error)
+	// ClaimRecord takes the one record that the request names, and reads it as Load
+	// does, in one round trip. Where it was taken and could not be read, loaded is empty: Load is to try.
+	ClaimRecord(ctx context.Context, r ClaimRequest, limit int) (claims []Claim, loaded []Loaded, err error)
 	// NextDue returns how long until the next unclaimed mailbox is due that
 	// this worker could claim; ok is false, and d 0, where there is none.
 	NextDue(ctx context.Context, hosted []int32) (d time.Duration, ok bool, err error)

@@ -27,6 +27,14 @@ func (d *Deliveries) Claim(_ context.Context, q core.ClaimRequest) ([]core.Claim
 	return claims, nil
 }
 
+// ClaimRecord implements core.Deliveries.
+func (d *Deliveries) ClaimRecord(ctx context.Context, q core.ClaimRequest, limit int) (claims []core.Claim, loaded []core.Loaded, err error) {
+	if claims, err = d.Claim(ctx, q); err == nil && len(claims) > 0 {
+		loaded, err = d.Load(ctx, []core.LoadRequest{{Claim: claims[0], Limit: limit}})
+	}
+	return claims, loaded, err
+}
+
 // NextDue implements core.Deliveries.
 func (d *Deliveries) NextDue(_ context.Context, hosted []int32) (time.Duration, bool, error) {
 	at := Never
