@@ -45,7 +45,7 @@ import (
 	"github.com/keylinehq/keyline/internal/clock"
 )
 
-//go:embed *.sql v1/*.sql
+//go:embed *.sql v1/*.sql v2/*.sql
 var files embed.FS
 
 // FS returns the embedded SQL files.

@@ -243,11 +243,11 @@ func (x *installation) about(of map[int64]*sim.RecordRow) {
 		skips       []core.Skip
 		commands    []sim.CommandRow
 	)
-	list(x, &checkpoints, `select record_id, consumer_id, seq, state, attempt, granted, crashes, next_attempt_at, first_failed_at, coalesce(error_code, ''), live_from
+	list(x, &checkpoints, `select record_id, consumer_id, seq, state, attempt, granted, crashes, next_attempt_at, first_failed_at, coalesce(error_code, ''), live_from, coalesce(redeliver_to, -1)
 		from keyline.checkpoints order by consumer_id`,
 		func(r pgx.Rows, c *core.Checkpoint) error {
 			var next, first *time.Time
-			err := r.Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &next, &first, &c.ErrorCode, &c.LiveFrom)
+			err := r.Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &next, &first, &c.ErrorCode, &c.LiveFrom, &c.RedeliverTo)
 			c.NextAttemptAt, c.FirstFailedAt = value(next), value(first)
 			return err
 		})

@@ -103,6 +103,7 @@ type arguments struct {
 	cpState                                     []string
 	cpNext, cpFirst                             []*time.Time
 	cpCode                                      []*string
+	cpRedeliverTo                               []*int64
 	delRecord                                   []int64
 	delConsumer                                 []int32
 	extras                                      extras
@@ -119,7 +120,7 @@ func newArguments(n int) *arguments {
 		records: make([]int64, 0, n), tokens: make([]int64, 0, n), heads: make([]int64, 0, n), cursors: make([]int64, 0, n),
 		dispositions: make([]int16, 0, n), dues: make([]pgtype.Timestamptz, 0, n), clears: make([]bool, 0, n),
 		cpRecord: []int64{}, cpSeq: []int64{}, cpLiveFrom: []int64{}, cpConsumer: []int32{}, cpAttempt: []int32{}, cpGranted: []int32{},
-		cpCrashes: []int32{}, cpState: []string{}, cpNext: []*time.Time{}, cpFirst: []*time.Time{}, cpCode: []*string{},
+		cpCrashes: []int32{}, cpState: []string{}, cpNext: []*time.Time{}, cpFirst: []*time.Time{}, cpCode: []*string{}, cpRedeliverTo: []*int64{},
 		delRecord: []int64{}, delConsumer: []int32{},
 	}
 }
@@ -172,6 +173,11 @@ func (a *arguments) checkpoint(record int64, c *core.Checkpoint) {
 		code = &c.ErrorCode
 	}
 	a.cpCode = append(a.cpCode, code)
+	var redeliverTo *int64
+	if c.RedeliverTo != core.RedeliverUnknown {
+		redeliverTo = &c.RedeliverTo
+	}
+	a.cpRedeliverTo = append(a.cpRedeliverTo, redeliverTo)
 }
 
 // count adds a consumer's counts to the batch's: one row per consumer.
@@ -248,7 +254,7 @@ func (a *arguments) list(worker, epoch int64, lane int16, number int64) ([]any, 
 	return []any{
 		worker, epoch, lane, number,
 		a.records, a.tokens, a.heads, a.cursors, a.dispositions, a.dues, a.clears, wanting,
-		a.cpRecord, a.cpConsumer, a.cpSeq, a.cpState, a.cpAttempt, a.cpGranted, a.cpCrashes, a.cpNext, a.cpFirst, a.cpCode, a.cpLiveFrom,
+		a.cpRecord, a.cpConsumer, a.cpSeq, a.cpState, a.cpAttempt, a.cpGranted, a.cpCrashes, a.cpNext, a.cpFirst, a.cpCode, a.cpLiveFrom, a.cpRedeliverTo,
 		a.delRecord, a.delConsumer, extras, counts,
 	}, nil
 }

@@ -199,7 +199,7 @@ func (l *loading) checkpoint(rows pgx.Rows) error {
 		c           core.Checkpoint
 		next, first *time.Time
 	)
-	if err := rows.Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &next, &first, &c.ErrorCode, &c.LiveFrom); err != nil {
+	if err := rows.Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &next, &first, &c.ErrorCode, &c.LiveFrom, &c.RedeliverTo); err != nil {
 		return err
 	}
 	c.NextAttemptAt, c.FirstFailedAt = value(next), value(first)

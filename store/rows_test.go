@@ -111,9 +111,9 @@ func (r *rig) box(record int64) (b box) {
 func (r *rig) row(record int64, consumer int32) *core.Checkpoint {
 	r.Helper()
 	var c core.Checkpoint
-	err := r.pool.QueryRow(r.Context(), r.named(`select record_id, consumer_id, seq, state, attempt, granted, crashes, coalesce(error_code, ''), live_from
+	err := r.pool.QueryRow(r.Context(), r.named(`select record_id, consumer_id, seq, state, attempt, granted, crashes, coalesce(error_code, ''), live_from, coalesce(redeliver_to, -1)
 		from keyline.checkpoints where record_id = $1 and consumer_id = $2`), record, consumer).
-		Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &c.ErrorCode, &c.LiveFrom)
+		Scan(&c.Record, &c.Consumer, &c.Seq, &c.State, &c.Attempt, &c.Granted, &c.Crashes, &c.ErrorCode, &c.LiveFrom, &c.RedeliverTo)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

@@ -75,7 +75,7 @@ type Store struct {
 	worker   int64 // the incarnation that flushes are made for
 }
 
-// Open connects a Store. It checks that the schema is this binary's version.
+// Open connects a Store. It checks that the schema serves this binary.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s := &Store{schema: cfg.Schema, sweepAsked: make(chan struct{}, 1), instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
 	if s.schema == "" {
@@ -136,8 +136,15 @@ func (s *Store) check(ctx context.Context) error {
 		return translate("connect", err)
 	}
 	defer conn.Release()
-	if err := migrations.Check(ctx, conn.Conn(), s.schema); err != nil {
+	status, err := migrations.Read(ctx, conn.Conn(), s.schema)
+	if err == nil {
+		err = status.Fit()
+	}
+	if err != nil {
 		return err
+	}
+	if status.Ahead() {
+		s.log.Info("the schema is newer than this binary, which it still serves", "schema", s.schema, "version", status.Current, "known", status.Latest)
 	}
 	return s.readClock(ctx, conn)
 }

@@ -154,7 +154,7 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 	c := &b.Checkpoint
 	if r.w.Dead == nil {
 		batch.Queue(r.store.q("book_checkpoint"), r.w.Record, r.w.Consumer.ID, r.w.Fence, c.Seq, c.State, c.Attempt, c.Granted, c.Crashes,
-			optional(c.NextAttemptAt), optional(c.FirstFailedAt), optionalText(c.ErrorCode), c.LiveFrom)
+			optional(c.NextAttemptAt), optional(c.FirstFailedAt), optionalText(c.ErrorCode), c.LiveFrom, c.RedeliverTo)
 	} else {
 		batch.Queue(r.store.q("book_retry"), r.w.Dead.ID, r.w.Dead.Attempt)
 	}

@@ -16,12 +16,15 @@ var zeroTime time.Time
 // other handler the machine carries it to the next flush.
 func Decide(now time.Time, random func() float64, c *core.Consumer, w *core.Work, out *core.Outcome) core.Booking {
 	j := judgement{now: now, random: random, c: c, w: w, out: out, state: DeliveryProcessing}
-	j.cp = core.Checkpoint{Record: w.Record, Consumer: c.ID, Seq: w.Checkpoint.Seq, LiveFrom: w.Checkpoint.LiveFrom,
+	j.cp = core.Checkpoint{Record: w.Record, Consumer: c.ID, Seq: w.Checkpoint.Seq, LiveFrom: w.Checkpoint.LiveFrom, RedeliverTo: w.Checkpoint.RedeliverTo,
 		Granted: w.Checkpoint.Granted, Crashes: w.Checkpoint.Crashes, FirstFailedAt: w.Checkpoint.FirstFailedAt, ErrorCode: w.Checkpoint.ErrorCode}
 	if w.Dead != nil {
 		j.cp.Granted, j.cp.Crashes, j.cp.FirstFailedAt = w.Dead.Granted, w.Dead.Crashes, w.Dead.FirstFailedAt
 	}
 	last := w.Events[len(w.Events)-1]
+	if out.Err != nil && j.cp.RedeliverTo != core.RedeliverUnknown {
+		j.cp.RedeliverTo = max(j.cp.RedeliverTo, last.Seq)
+	}
 	j.b.Counts = core.Counts{Consumer: c.ID, LastEventAt: last.CreatedAt}
 	verdict, delay, reason := keylinetype.Judge(out.Err)
 	switch {
@@ -65,9 +68,12 @@ func (j *judgement) to(next DeliveryState) {
 func (j *judgement) head() *core.Event { return &j.w.Events[0] }
 
 func (j *judgement) past(seq int64) {
-	j.cp = core.Checkpoint{Record: j.cp.Record, Consumer: j.cp.Consumer, Seq: seq, State: core.Ready, LiveFrom: j.cp.LiveFrom}
+	j.cp = core.Checkpoint{Record: j.cp.Record, Consumer: j.cp.Consumer, Seq: seq, State: core.Ready, LiveFrom: j.cp.LiveFrom, RedeliverTo: j.cp.RedeliverTo}
 	if j.cp.LiveFrom <= seq {
 		j.cp.LiveFrom = 0
+	}
+	if j.cp.RedeliverTo <= seq && j.cp.RedeliverTo != core.RedeliverUnknown {
+		j.cp.RedeliverTo = 0
 	}
 }
 

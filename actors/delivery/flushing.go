@@ -78,10 +78,10 @@ func (m *Machine) flush(then core.Disposition) {
 	if then == core.Settle {
 		f.Cursor = m.head // parked ones have rows of their own
 	}
+	f.Clear = m.unclean && m.allRan()
 	for i := range m.lanes {
 		m.planRow(&m.lanes[i], f)
 	}
-	f.Clear = m.unclean && m.allRan()
 	m.inflight = f
 	m.flushing, m.ending = true, then != core.Keep
 	m.urgent, m.dirtySince = false, time.Time{}
@@ -112,6 +112,7 @@ func (m *Machine) planRow(l *lane, f *core.Flush) {
 		l.inFlush = l.beyond - l.inHand
 	}
 	want := upsert
+	m.remember(l, f.Clear)
 	switch l.c.Status {
 	case core.Disabled, core.Retired:
 		want = remove

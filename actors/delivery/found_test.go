@@ -347,6 +347,7 @@ func TestWithdrawnWriteAheadLeavesWhatItFound(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(1, 0, suspect, func(l *core.Loaded) { l.Checkpoints = []core.Checkpoint{snoozed} }))
 	w := s.kept().start(1)
 	s.step(NotStarted{Work: &w, Until: begin.Add(time.Minute)})
+	snoozed.RedeliverTo = 1 // by the claim that was lost
 	if c := row(s.flush(core.HandBack), 1); c == nil || *c != snoozed {
 		t.Fatalf("row: %+v", c)
 	}

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"math"
 	"time"
 
 	"github.com/keylinehq/keyline/internal/core"
@@ -29,12 +30,54 @@ func (m *Machine) set(l *lane, c *core.Consumer, loaded *core.Loaded) {
 			l.cp.Seq, l.cp.LiveFrom = 0, loaded.Head
 		}
 	}
+	l.redeliverTo = max(l.cp.RedeliverTo, 0)
+	l.untold = l.cp.RedeliverTo == core.RedeliverUnknown
 	switch {
-	case m.unclean:
-		l.redeliver = c.Window
-	case l.cp.State != core.Ready && l.cp.ErrorCode != core.CodeUnsupportedVersion:
-		l.redeliver = c.BatchSize // the failed run may have been of a batch
+	case !l.untold && !m.unclean:
+	case c.Hosted:
+		l.redeliver = max(c.Window, c.BatchSize)
+	default:
+		l.redeliver = anyNumber // its window is known to its hosts alone
 	}
+}
+
+// anyNumber of events may have run.
+const anyNumber = math.MaxInt
+
+// remember keeps in the row which events may have run before. What the next claim learns from
+// the mailbox, which stays unclean, is left to that.
+func (m *Machine) remember(l *lane, cleared bool) {
+	switch {
+	case l.redeliver > 0 && l.untold && m.behind(l):
+		l.cp.RedeliverTo = core.RedeliverUnknown
+		return
+	case l.redeliver > 0 && (cleared || !m.unclean):
+		l.redeliverTo = max(l.redeliverTo, m.mayHaveRun(l))
+	}
+	l.cp.RedeliverTo = 0
+	if l.redeliverTo > l.cp.Seq {
+		l.cp.RedeliverTo = l.redeliverTo
+	}
+}
+
+// mayHaveRun is the last of the events that may have run under an earlier claim. Where it is not loaded it is
+// the head: too much.
+func (m *Machine) mayHaveRun(l *lane) int64 {
+	seq := max(l.cp.Seq, l.untried)
+	for n := l.redeliver; n > 0 && seq < m.head; {
+		e, to, known := m.events.next(seq)
+		switch {
+		case !known:
+			return m.head
+		case e == nil:
+			seq = to
+			continue
+		case m.applies(l, e) != core.NotApplicable:
+			n--
+		}
+		seq = e.Seq
+	}
+	return seq
 }
 
 // fence is where HandleTx expects the lane's row, which it has before it begins.

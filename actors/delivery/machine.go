@@ -79,8 +79,9 @@ type lane struct {
 	owes, owing bool
 	heldUntil   time.Time // an open breaker's probe time
 	singleUntil int64     // after a failed batch: batches of one up to this seq
-	redeliver   int       // how many events above redeliverTo may have run under an earlier claim
+	redeliver   int       // how many events above untried may have run under an earlier claim
 	redeliverTo int64     // events up to it may have run before
+	untold      bool      // the row does not say which may have: redeliver is a guess
 	untried     int64     // the last event begun here that may have run under an earlier claim
 	tried       int64     // the last event that has ended here
 	// reconsidered: parked for its version, and looked at by this registry.

@@ -40,7 +40,10 @@ func (l *lane) inherit(old *lane) {
 	l.work = old.work
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
 	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
-	l.redeliver, l.redeliverTo, l.untried, l.tried = old.redeliver, old.redeliverTo, old.untried, old.tried
+	if old.redeliver == anyNumber && l.c.Hosted {
+		old.redeliver = l.redeliver
+	}
+	l.redeliver, l.redeliverTo, l.untold, l.untried, l.tried = old.redeliver, old.redeliverTo, old.untold, old.untried, old.tried
 	l.owes = old.owes
 	switch l.c.Status {
 	case core.Backfilling, core.Disabled, core.Retired:

@@ -83,10 +83,13 @@ func (m *Machine) start(l *lane) {
 		attempt = l.cp.Attempt
 	}
 	for _, e := range events {
-		if l.redeliver > 0 && e.Seq > l.redeliverTo {
+		if l.redeliver > 0 && e.Seq > l.untried {
 			l.redeliver--
-			l.redeliverTo, l.untried = e.Seq, e.Seq
+			l.redeliverTo, l.untried = max(l.redeliverTo, e.Seq), e.Seq
 		}
+	}
+	if l.c.Transactional {
+		m.remember(l, false) // HandleTx writes what it is given
 	}
 	*l.work = core.Work{
 		Record: m.claim.Record, Token: m.claim.Token, Consumer: l.c, Events: events, Attempt: attempt,

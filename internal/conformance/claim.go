@@ -212,7 +212,7 @@ var loadCases = []testCase{
 		}
 		at := s.in(3)
 		f := keep(l, core.Checkpoint{Record: r, Consumer: c, Seq: 1, State: core.Backoff, Attempt: 2, Granted: 1, Crashes: 1,
-			NextAttemptAt: at, FirstFailedAt: at, ErrorCode: "boom", LiveFrom: 3}, ready(r, tx, 4))
+			NextAttemptAt: at, FirstFailedAt: at, ErrorCode: "boom", LiveFrom: 3, RedeliverTo: 2}, ready(r, tx, 4))
 		f.Cursor = 4
 		s.flushes(p, f, core.FlushKept)
 		id := s.Command(core.Command{Record: r, Kind: core.CommandRetry, Consumer: c, Actor: "op", Reason: "why"})

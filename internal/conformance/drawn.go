@@ -84,6 +84,7 @@ func (c *comparison) row(consumer int32, head int64) core.Checkpoint {
 	k.Granted, k.Crashes = c.ch.IntN(k.Attempt), c.ch.IntN(2)
 	k.State = pick(c, []core.State{core.Ready, core.Backoff, core.Parked, core.Started})
 	k.ErrorCode = c.text()
+	k.RedeliverTo = pick(c, []int64{0, core.RedeliverUnknown, k.Seq + 1, head})
 	return k
 }
 

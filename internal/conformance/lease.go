@@ -156,6 +156,29 @@ var leaseCases = []testCase{
 			s.Errorf("%+v", l.Claim)
 		}
 	}},
+	{"what a lost claim wrote ahead is not given back by the next one", func(s *suite) {
+		c := s.Register(consumer("c"))
+		p, other := s.Process(nil), s.Process(nil)
+		l := s.started(p, "r", c)
+		s.lost(p, other)
+		s.recovers(other, 1)
+		s.claim(other, l.Record) // its answer is lost, so that nobody counts the crash
+		s.Advance(time.Hour)
+		if n, err := other.HandBackOrphans(s.Context(), other.Worker(), nil); err != nil || n != 1 {
+			s.Errorf("%d, %v", n, err)
+		}
+		if l = s.hold(other, l.Record); l.Crashes != 1 || l.Checkpoints[0].State != core.Started || l.Checkpoints[0].Granted != 1 {
+			s.Errorf("handed back: %+v", l)
+		}
+		if err := other.Leave(s.Context(), other.Worker()); err != nil {
+			s.Fatal(err)
+		}
+		third := s.Process(nil)
+		s.recovers(third, 1)
+		if l = s.hold(third, l.Record); l.Checkpoints[0].State != core.Started || l.Checkpoints[0].Granted != 1 {
+			s.Errorf("after it left: %+v", l)
+		}
+	}},
 	{"claims that nobody holds are handed back, without a charge", func(s *suite) {
 		c := s.Register(consumer("c"))
 		p := s.Process(nil)

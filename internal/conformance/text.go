@@ -77,8 +77,8 @@ func record(b *strings.Builder, r *sim.RecordRow, now time.Time) {
 }
 
 func checkpoint(c core.Checkpoint, now time.Time) string {
-	return fmt.Sprintf("c%d seq %d %s attempt %d granted %d crashes %d next %s first %s code %q live from %d", c.Consumer, c.Seq, c.State,
-		c.Attempt, c.Granted, c.Crashes, ahead(c.NextAttemptAt, now), ahead(c.FirstFailedAt, now), c.ErrorCode, c.LiveFrom)
+	return fmt.Sprintf("c%d seq %d %s attempt %d granted %d crashes %d next %s first %s code %q live from %d redeliver to %d", c.Consumer, c.Seq, c.State,
+		c.Attempt, c.Granted, c.Crashes, ahead(c.NextAttemptAt, now), ahead(c.FirstFailedAt, now), c.ErrorCode, c.LiveFrom, c.RedeliverTo)
 }
 
 func retry(d core.DeadRetry, now time.Time) string {

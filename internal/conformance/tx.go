@@ -25,7 +25,7 @@ func (s *suite) booking(w *core.Work) func(error) core.Booking {
 	return func(err error) core.Booking {
 		b := core.Booking{Checkpoint: ready(w.Record, w.Consumer.ID, w.Fence+1)}
 		if err != nil {
-			b.Checkpoint = core.Checkpoint{Record: w.Record, Consumer: w.Consumer.ID, Seq: w.Fence, State: core.Backoff, Attempt: 1, NextAttemptAt: s.in(1), FirstFailedAt: s.in(0), ErrorCode: "boom"}
+			b.Checkpoint = core.Checkpoint{Record: w.Record, Consumer: w.Consumer.ID, Seq: w.Fence, State: core.Backoff, Attempt: 1, NextAttemptAt: s.in(1), FirstFailedAt: s.in(0), ErrorCode: "boom", RedeliverTo: w.Fence + 1}
 			b.Failure = &core.Failure{Record: w.Record, Seq: w.Fence + 1, Consumer: w.Consumer.ID, Attempt: 1, At: s.in(0), Code: "boom"}
 		}
 		return b

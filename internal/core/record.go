@@ -73,11 +73,17 @@ type Checkpoint struct {
 	// LiveFrom is the record's head when the consumer was backfilled: events up
 	// to it are delivered as catch-up. 0: all are live.
 	LiveFrom int64
+	// RedeliverTo: events above Seq up to it may have run before. 0: none has, as far as is known;
+	// RedeliverUnknown: a worker of a release that does not keep it wrote the row.
+	RedeliverTo int64
 }
+
+// RedeliverUnknown says that it is not known which events may have run before.
+const RedeliverUnknown = -1
 
 // Plain reports whether the row says nothing but its position.
 func (c Checkpoint) Plain() bool {
-	return c.State == Ready && c.Attempt == 0 && c.Granted == 0 && c.Crashes == 0 && c.FirstFailedAt.IsZero()
+	return c.State == Ready && c.Attempt == 0 && c.Granted == 0 && c.Crashes == 0 && c.FirstFailedAt.IsZero() && c.RedeliverTo == 0
 }
 
 // Event is an event with the surrogate id of its record.

@@ -48,6 +48,8 @@ type checker struct {
 	// worker that left: a transaction that it had left open may still take them back itself.
 	forgiven     map[pair]int
 	forgivenDead map[int64]int
+	// startedBy are the workers that wrote attempts ahead.
+	startedBy map[pair]int64
 	// liveFrom are the heads at which consumers were backfilled.
 	liveFrom map[pair]int64
 	// endedAt is when a record's last claim ended.
@@ -103,7 +105,7 @@ func newChecker(r *run) *checker {
 		r: r, twin: r.twin, seen: map[dkey]*history{}, pos: map[pair]int64{}, status: map[int32]core.Status{},
 		base: map[int64]int64{}, rows: map[pair]core.Checkpoint{}, deads: map[int64]DeadRow{}, clean: map[int64]bool{},
 		loosed: map[pair]time.Duration{}, endedAt: map[int64]time.Time{}, refusedTo: map[int32]time.Time{}, crashed: map[dkey]int{},
-		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, liveFrom: map[pair]int64{}, inTrouble: map[pair]bool{}, forgiven: map[pair]int{}, forgivenDead: map[int64]int{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
+		revisions: map[int32][]definition{}, since: map[int64]int64{}, excused: map[int64]bool{}, loosedAt: map[pair]int64{}, liveFrom: map[pair]int64{}, inTrouble: map[pair]bool{}, forgiven: map[pair]int{}, forgivenDead: map[int64]int{}, startedBy: map[pair]int64{}, interrupted: map[int32]bool{}, current: map[int32]consumerRow{},
 	}
 }
 

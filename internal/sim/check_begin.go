@@ -37,14 +37,14 @@ func (c *checker) begins(t *task) {
 	if live {
 		c.suspects(t)
 	}
-	for i, e := range w.Events {
+	for _, e := range w.Events {
 		h := c.history(dkey{pair{w.Record, w.Consumer.ID}, e.Seq})
 		// With another definition the window above a position is another, too.
-		if live && !c.interrupted[w.Consumer.ID] && len(c.revisions[w.Consumer.ID]) == 0 && !c.commanded(w.Record, w.Consumer.ID) && h.begun > 0 && !w.Redelivered && !(h.cancelled && len(h.successes) == 0) {
+		if live && len(c.revisions[w.Consumer.ID]) == 0 && h.begun > 0 && !w.Redelivered && !c.wasDisabled(w) {
 			fail("record %d consumer %d seq %d: begun before, and not said to be redelivered", w.Record, w.Consumer.ID, e.Seq)
 		}
-		if live && (i == 0 || len(h.successes) > 0) {
-			h.begun++ // of a failed batch only the first event is remembered beyond the claim
+		if live {
+			h.begun++
 		}
 	}
 }

@@ -160,6 +160,9 @@ func (c *checker) attempts(k pair) {
 	if before && was.Seq == c.pos[k] {
 		if was.State == core.Started && now.State == core.Ready && now.Attempt == was.Attempt {
 			c.forgiven[k] = was.Attempt
+			if by := c.startedBy[k]; now.Crashes == was.Crashes && by > 0 && c.twin.workers[by-1].status == "lost" {
+				fail("record %d consumer %d seq %d: worker %d was lost during attempt %d, which is given back", k.record, k.consumer, was.Seq+1, by, was.Attempt)
+			}
 		}
 		least := was.Attempt
 		if was.State == core.Started || c.forgiven[k] == was.Attempt {
@@ -171,6 +174,9 @@ func (c *checker) attempts(k pair) {
 	}
 	if now.State == core.Started && was.State != core.Started {
 		c.inTrouble[k] = was.State == core.Backoff
+		if c.startedBy[k] = 0; c.twin.record(k.record).mailbox != nil {
+			c.startedBy[k] = c.twin.record(k.record).mailbox.ClaimedBy
+		}
 	}
 	if ok {
 		c.rows[k] = now

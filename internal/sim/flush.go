@@ -129,10 +129,15 @@ func (t *Twin) updateMailbox(r *record, f *core.Flush, ends bool) {
 func (t *Twin) writeCheckpoints(f *core.Flush) {
 	for _, c := range f.Upserts {
 		checkRow(c)
-		t.checkpoints[pair{f.Record, c.Consumer}] = c
+		k := pair{f.Record, c.Consumer}
+		t.checkpoints[k] = c
+		if delete(t.startedBy, k); c.State == core.Started {
+			t.startedBy[k] = f.Token
+		}
 	}
 	for _, c := range f.Deletes {
 		delete(t.checkpoints, pair{f.Record, c})
+		delete(t.startedBy, pair{f.Record, c})
 	}
 }
 
@@ -143,6 +148,8 @@ func checkRow(c core.Checkpoint) {
 		fail("checkpoint constraint: %+v: due if and only if in backoff", c)
 	case c.Seq < 0 || c.Attempt < 0 || c.Granted < 0 || c.Granted > c.Attempt || c.Crashes < 0:
 		fail("checkpoint constraint: %+v: counts", c)
+	case c.RedeliverTo < 0 && c.RedeliverTo != core.RedeliverUnknown:
+		fail("checkpoint constraint: %+v: redeliver_to", c)
 	case c.State == core.Started && c.Attempt < 1:
 		fail("checkpoint constraint: %+v: started without an attempt", c)
 	}
@@ -185,7 +192,7 @@ func (t *Twin) extras(f *core.Flush) {
 		t.deadLetter(&f.DeadLetters[i])
 	}
 	for i := range f.DeadUpdates {
-		t.deadUpdate(&f.DeadUpdates[i])
+		t.deadUpdate(&f.DeadUpdates[i], f.Token)
 	}
 	for _, x := range f.Failures {
 		t.failure(x)
@@ -220,7 +227,7 @@ func (t *Twin) deadLetter(x *core.DeadLetter) {
 	})
 }
 
-func (t *Twin) deadUpdate(u *core.DeadUpdate) {
+func (t *Twin) deadUpdate(u *core.DeadUpdate, token int64) {
 	if u.ID == 0 {
 		t.closeDead(u)
 		return
@@ -234,6 +241,9 @@ func (t *Twin) deadUpdate(u *core.DeadUpdate) {
 		}
 		d.Status, d.Attempt, d.Granted, d.Crashes, d.Started = u.Status, u.Attempt, u.Granted, u.Crashes, u.Started
 		d.DueAt = time.Time{}
+		if d.startedBy = 0; u.Started {
+			d.startedBy = token
+		}
 		if u.Status == core.DeadWaiting {
 			d.DueAt = u.DueAt
 		}

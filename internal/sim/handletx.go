@@ -78,7 +78,7 @@ func (t *Twin) book(b *core.Booking) {
 		t.deadLetter(b.DeadLetter)
 	}
 	if b.Dead != nil {
-		t.deadUpdate(b.Dead)
+		t.deadUpdate(b.Dead, t.record(b.Dead.Record).mailbox.Token)
 	}
 	if b.Failure != nil {
 		t.failure(*b.Failure)

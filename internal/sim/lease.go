@@ -79,17 +79,17 @@ func (t *Twin) free(m *Mailbox) {
 }
 
 // forgive gives back attempts that were written ahead on a record that changes
-// hands without a crash: they go on counting as runs, but against no budget.
+// hands without a crash: they go on counting as runs, but against no budget. What an earlier claim wrote ahead is left for the next to count.
 func (t *Twin) forgive(r *record) {
 	for _, c := range t.consumers {
 		k := pair{r.id, c.ID}
-		if row, ok := t.checkpoints[k]; ok && row.State == core.Started {
+		if row, ok := t.checkpoints[k]; ok && row.State == core.Started && (t.startedBy[k] == r.mailbox.Token || t.Defects.ForgiveAny) {
 			row.State, row.Granted = core.Ready, min(row.Granted+1, row.Attempt)
 			t.checkpoints[k] = row
 		}
 	}
 	for _, d := range t.dead {
-		if d.Record == r.id && d.Status == core.DeadWaiting && d.Started {
+		if d.Record == r.id && d.Status == core.DeadWaiting && d.Started && (d.startedBy == r.mailbox.Token || t.Defects.ForgiveAny) {
 			d.Started, d.Granted = false, min(d.Granted+1, d.Attempt)
 		}
 	}

@@ -38,6 +38,12 @@ var mutants = []mutant{
 	{"hand-back without the records lock", "an append in flight does not sleep", defect(Defects{HandBackUnguarded: true})},
 	{"flush ignores the epoch", "a pause keeps its place", defect(Defects{IgnoreEpoch: true})},
 	{"recovery charges no crash", "an event that kills is found", defect(Defects{NoCrashCharge: true})},
+	{"hand-backs forgive what an earlier claim wrote ahead", "a crash counts, whoever comes next", defect(Defects{ForgiveAny: true})},
+	{"what may have run before is forgotten", "a repetition says that it is one", flushes(func(f *core.Flush) {
+		for i := range f.Upserts {
+			f.Upserts[i].RedeliverTo = 0
+		}
+	})},
 	{"no sweep after a registry change", "a resumed consumer's work is claimable", defect(Defects{NoResumeSweep: true})},
 	{"cursor is the lowest position", "a consumer without a row stands at the highest", flushes(func(f *core.Flush) {
 		for _, c := range f.Upserts {

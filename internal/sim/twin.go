@@ -19,6 +19,7 @@ type Defects struct {
 	IgnoreEpoch       bool // flush passes the registry barrier unseen
 	NoCrashCharge     bool // recovery never makes a suspect
 	HandBackUnguarded bool // a hand-back does not look at the records row at all
+	ForgiveAny        bool // an ended claim gives back what an earlier one wrote ahead
 	NoResumeSweep     bool // a registry change does not make its records due
 }
 
@@ -30,6 +31,7 @@ type Twin struct {
 
 	records     []*record // record id is index+1
 	checkpoints map[pair]core.Checkpoint
+	startedBy   map[pair]int64 // the claims that wrote attempts ahead
 	dead        []*DeadRow
 	failures    map[attemptKey]core.Failure
 	skips       map[attemptKey]core.Skip
@@ -86,6 +88,8 @@ type DeadRow struct {
 	Reason   core.DeadReason
 	Status   core.DeadRetryStatus
 	FailedAt time.Time
+
+	startedBy int64 // the claim that wrote the attempt ahead
 }
 
 // CommandRow is a commands row.
@@ -108,9 +112,9 @@ type workerRow struct {
 func NewTwin(now time.Time, ordering keylinetype.Ordering) *Twin {
 	return &Twin{
 		Now: now, ordering: ordering, epoch: 1,
-		checkpoints: map[pair]core.Checkpoint{},
-		failures:    map[attemptKey]core.Failure{},
-		skips:       map[attemptKey]core.Skip{},
+		checkpoints: map[pair]core.Checkpoint{}, startedBy: map[pair]int64{},
+		failures: map[attemptKey]core.Failure{},
+		skips:    map[attemptKey]core.Skip{},
 	}
 }
 

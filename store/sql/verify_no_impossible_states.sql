@@ -6,7 +6,7 @@ from (
   from {{.schema}}.checkpoints k
   where k.record_id > $1::bigint and k.record_id <= $2::bigint
     and (k.state not in ('ready', 'backoff', 'parked', 'started') or (k.state = 'backoff') <> (k.next_attempt_at is not null)
-      or k.seq < 0 or k.attempt < 0 or k.granted < 0 or k.granted > k.attempt or k.crashes < 0 or (k.state = 'started' and k.attempt < 1))
+      or k.seq < 0 or k.attempt < 0 or k.granted < 0 or k.granted > k.attempt or k.crashes < 0 or (k.state = 'started' and k.attempt < 1) or k.redeliver_to < 0)
   union all
   select k.record_id, format('consumer %s is parked after %s without an open dead letter', k.consumer_id, k.seq)
   from {{.schema}}.checkpoints k
