@@ -12,5 +12,6 @@
 //   - Run drives workers and machines on a Twin; Config says which faults and
 //     features a run has.
 //   - Draw and Seeded draw what a run is about; Faults are the kinds that are counted.
+//   - Shrink makes a failing schedule shorter.
 //   - the checker is the promises, each a method named after it.
 package sim

@@ -70,8 +70,15 @@ func Run(cfg Config, ch Choices) (stats Stats, err error) {
 	for range cfg.Workers {
 		r.workers = append(r.workers, r.newWorker(false))
 	}
+	parts, inParts := ch.(stepped)
 	for range cfg.Steps {
+		if inParts && !parts.step() {
+			break
+		}
 		r.step()
+	}
+	if inParts {
+		parts.calm()
 	}
 	r.settleDown()
 	r.check.atTheEnd()

@@ -68,9 +68,21 @@ func one(text string) int {
 	rep.add(seed, stats, err)
 	if err != nil {
 		fmt.Println("BROKEN:", err)
+		shrink(seed)
 	}
 	rep.print()
 	return rep.violated()
+}
+
+// shrinkRuns bounds the search for a shorter schedule: some seconds.
+const shrinkRuns = 5000
+
+// shrink prints the shortest schedule that is found to fail as the seed's does.
+func shrink(seed uint64) {
+	cfg, ch := sim.Seeded(seed)
+	if s, ok := sim.Shrink(cfg, ch, shrinkRuns); ok {
+		fmt.Printf("seed %d, shrunk from %d steps to %d (%d schedules tried): %v\n", seed, s.Was, s.Steps, s.Runs, s.Err)
+	}
 }
 
 // finish prints what is to be known of a campaign, the failing schedule in full.
@@ -80,6 +92,7 @@ func finish(rep *report, runs int) int {
 		cfg, ch := sim.Seeded(seed)
 		_, err := sim.Run(cfg, ch)
 		fmt.Printf("seed %d: %v\nIts whole trace: make sim SEED=%d\n", seed, err, seed)
+		shrink(seed)
 	}
 	missing := rep.missing()
 	if len(missing) > 0 {
