@@ -13,6 +13,8 @@ import (
 	"github.com/keylinehq/keyline/internal/clock"
 )
 
+const idleWorker = "an idle worker"
+
 func footprint(ctx context.Context, p *play) error {
 	p.Step("fill the database")
 	none, err := p.fill(ctx, workload{consumers: 2}, nil)
@@ -34,9 +36,9 @@ func footprint(ctx context.Context, p *play) error {
 			return p.turn(ctx, template, func(ctx context.Context, url string) error { return f(ctx, url, c) })
 		}
 	}
-	const residents = "a resident record, 2 consumers, whose handlers wait"
+	const residents = "a resident record, 2 consumers, beside the worker"
 	err = p.alternate(ctx,
-		option{"an idle worker", on(none, func(ctx context.Context, url string, c *Case) error { return p.idle(ctx, url, c) })},
+		option{idleWorker, on(none, func(ctx context.Context, url string, c *Case) error { return p.idle(ctx, url, c) })},
 		option{residents, on(full, func(ctx context.Context, url string, c *Case) error { return p.residents(ctx, url, resident, c) })},
 		option{"a delivery", on(many, func(ctx context.Context, url string, c *Case) error {
 			before := memory()
@@ -78,10 +80,13 @@ func (p *play) idle(ctx context.Context, url string, c *Case) error {
 	})
 }
 
-// residents is a worker whose handlers wait, until all records are with it.
+// residents is a worker whose handlers wait, until all records are with it. What an idle
+// worker takes, measured before, is not counted, and one handler alone has begun: a handler's
+// goroutine is its own matter.
 func (p *play) residents(ctx context.Context, url string, l workload, c *Case) error {
 	first, over := make(chan time.Duration, 1), make(chan struct{})
-	idleGoroutines, idle := runtime.NumGoroutine(), memory()
+	before := memory()
+	idle := inUse(&before) + p.report.of(idleWorker).value("memory")
 	began := clock.Real()
 	handle := func(ctx context.Context) {
 		select {
@@ -114,8 +119,7 @@ func (p *play) residents(ctx context.Context, url string, l workload, c *Case) e
 			m := memory()
 			now := inUse(&m)
 			if now <= last*1.01 {
-				c.add("memory", "bytes per record", (now-inUse(&idle))/float64(l.records))
-				c.add("goroutines", "goroutines per record", float64(runtime.NumGoroutine()-idleGoroutines)/float64(l.records))
+				c.add("memory", "bytes per record", (now-idle)/float64(l.records))
 				return nil
 			}
 			last = now
@@ -147,7 +151,7 @@ func (p *play) holding(ctx context.Context, url string, handle func(context.Cont
 				return nil
 			}})
 	}
-	w, err := keyline.NewWorker(pool, keyline.Config{Logger: p.Logger, TracerProvider: noop.NewTracerProvider()}, list...)
+	w, err := keyline.NewWorker(pool, keyline.Config{Logger: p.Logger, TracerProvider: noop.NewTracerProvider(), MaxInFlight: 1}, list...)
 	if err != nil {
 		return err
 	}
