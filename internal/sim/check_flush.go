@@ -174,6 +174,8 @@ func (c *checker) attempts(k pair) {
 	}
 	if now.State == core.Started && was.State != core.Started {
 		c.inTrouble[k] = was.State == core.Backoff
+	}
+	if now.State == core.Started && now != was {
 		if c.startedBy[k] = 0; c.twin.record(k.record).mailbox != nil {
 			c.startedBy[k] = c.twin.record(k.record).mailbox.ClaimedBy
 		}
