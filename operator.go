@@ -23,6 +23,9 @@ const (
 	CodeNotAppliedYet = "not_applied_yet"
 )
 
+// HealthEvery is how often what waits is counted while workers run: a count that is much older says that none does.
+const HealthEvery = store.HealthEvery
+
 // Role is what an operator may do here. Over SQL the database role is what
 // decides; the audit keeps it beside the actor.
 type Role string
@@ -165,6 +168,8 @@ type Operator interface {
 type (
 	// RecordView is a record as it stands.
 	RecordView = store.RecordView
+	// RecordWork is its work that waits, or is under way.
+	RecordWork = store.RecordWork
 	// RecordSummary is a record in a list, RecordEvent an event in one.
 	RecordSummary = store.RecordSummary
 	RecordEvent   = store.RecordEvent

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keylinehq/keyline"
-	"github.com/keylinehq/keyline/store"
 )
 
 func (a *app) healthCommand() *cobra.Command {
@@ -67,7 +66,7 @@ func (a *app) printHealth(list []keyline.ConsumerHealth) error {
 }
 
 // countedLate is how old a count may be: another worker takes over well before.
-const countedLate = 5 * store.HealthEvery
+const countedLate = 5 * keyline.HealthEvery
 
 // staleness says in words that what waits was not counted lately, "" where it was.
 func staleness(now time.Time, list []keyline.ConsumerHealth) string {

@@ -64,11 +64,8 @@ func (a *servers) add(ctx context.Context, setting, address string, private bool
 	if err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: answerTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelWarn)}
-	if !private {
-		server.WriteTimeout = answerTimeout // a profile takes as long as it was asked to
-	}
+	server := bounded(handler, private, answerTimeout)
+	server.ErrorLog = slog.NewLogLogger(a.log.Handler(), slog.LevelWarn)
 	a.list = append(a.list, server)
 	a.log.Info("serving "+setting, "url", "http://"+listener.Addr().String())
 	a.running.Go(func() {
@@ -77,6 +74,16 @@ func (a *servers) add(ctx context.Context, setting, address string, private bool
 		}
 	})
 	return nil
+}
+
+// bounded is a server that gives a request of a public listener so long. A profile takes as long as it was asked
+// to: a bound on reading would end it too, since the server goes on reading, to see whether the client has left.
+func bounded(handler http.Handler, private bool, answer time.Duration) *http.Server {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes}
+	if !private {
+		server.ReadTimeout, server.WriteTimeout = answer, answer
+	}
+	return server
 }
 
 // listenAddress is where to listen: without a host, on loopback. What is private is not served

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keylinehq/keyline"
-	"github.com/keylinehq/keyline/store"
 )
 
 // mostEvents bounds what show reads: a record may have millions.
@@ -29,19 +29,16 @@ func (a *app) showCommand() *cobra.Command {
 			if events < 0 || events > mostEvents {
 				return usagef(cmd, "--events %d: must be 0 to %d", events, mostEvents)
 			}
-			s, err := a.openReader(cmd)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			v, err := s.ReadRecord(cmd.Context(), keyline.Key{Tenant: tenant, Record: args[0]}, events)
-			if err != nil {
-				return err
-			}
-			if a.global.json {
-				return a.printJSON(v)
-			}
-			return a.printRecord(v)
+			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
+				v, err := o.InspectRecord(ctx, keyline.Key{Tenant: tenant, Record: args[0]}, events)
+				if err != nil {
+					return err
+				}
+				if a.global.json {
+					return a.printJSON(v)
+				}
+				return a.printRecord(v)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that the record belongs to")
@@ -49,7 +46,7 @@ func (a *app) showCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printRecord(v store.RecordView) error {
+func (a *app) printRecord(v keyline.RecordView) error {
 	if err := a.print("record %s%s: %d events, all done up to %d\n%s\n", printable(v.Record), ofTenant(v.Tenant), v.Head, v.Cursor, printable(work(v.Work))); err != nil {
 		return err
 	}
@@ -84,7 +81,7 @@ func ofTenant(tenant string) string {
 }
 
 // work is a record's mailbox in words.
-func work(w *store.RecordWork) string {
+func work(w *keyline.RecordWork) string {
 	switch {
 	case w == nil:
 		return "nothing to do"

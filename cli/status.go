@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/keylinehq/keyline/store"
+	"github.com/keylinehq/keyline"
 )
 
 // statusReport is the output of status.
 type statusReport struct {
-	store.Overview
+	keyline.Overview
 	// Problems are what an operator should look at, in words.
 	Problems []string `json:"problems"`
 }
@@ -25,25 +26,22 @@ func (a *app) statusCommand() *cobra.Command {
 		Long: "Shows who works, how each consumer fares, what waits, and what an operator should look at. It shows no payloads.\n" +
 			"With --check the exit code is 1 where there is something to look at.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.openReader(cmd)
-			if err != nil {
+			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
+				v, err := o.Overview(ctx)
+				if err != nil {
+					return err
+				}
+				r := statusReport{v, problems(v)}
+				if a.global.json {
+					err = a.printJSON(r)
+				} else {
+					err = a.printStatus(r)
+				}
+				if err == nil && check && len(r.Problems) > 0 {
+					err = found()
+				}
 				return err
-			}
-			defer s.Close()
-			o, err := s.Overview(cmd.Context())
-			if err != nil {
-				return err
-			}
-			r := statusReport{o, problems(o)}
-			if a.global.json {
-				err = a.printJSON(r)
-			} else {
-				err = a.printStatus(r)
-			}
-			if err == nil && check && len(r.Problems) > 0 {
-				err = found()
-			}
-			return err
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "fail where there is something to look at")
@@ -55,14 +53,14 @@ func (a *app) statusCommand() *cobra.Command {
 const lateness = time.Minute
 
 // problems are what an operator should look at.
-func problems(o store.Overview) []string {
+func problems(o keyline.Overview) []string {
 	list := []string{}
 	add := func(is bool, format string, args ...any) {
 		if is {
 			list = append(list, fmt.Sprintf(format, args...))
 		}
 	}
-	live := slices.ContainsFunc(o.Workers, func(w store.OverviewWorker) bool { return w.Status == "live" })
+	live := slices.ContainsFunc(o.Workers, func(w keyline.WorkerView) bool { return w.Status == "live" })
 	add(!live && o.Records.Due+o.Records.Claimed+o.Records.Wanting > 0, "records have work and no worker lives")
 	for _, w := range o.Workers {
 		add(w.Status == "lost", "worker %s#%d was lost within the last hour", w.Name, w.ID)
