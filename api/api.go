@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -160,4 +161,9 @@ func (h *Handler) Close(ctx context.Context) error {
 // OpenAPI returns the description of the API, as YAML.
 func OpenAPI() ([]byte, error) {
 	return build(nil, Config{}).api.OpenAPI().YAML()
+}
+
+// OpenAPIJSON returns the description of the API, as JSON.
+func OpenAPIJSON() ([]byte, error) {
+	return json.Marshal(build(nil, Config{}).api.OpenAPI())
 }

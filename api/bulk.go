@@ -178,12 +178,10 @@ func (h *Handler) registerBulk() {
 			return h.bulk(ctx, s, verb, act, &in.Body)
 		})
 	}
-	add(h, operation{
+	whole(h, operation{
 		id: "listBulk", method: http.MethodGet, path: "/v1/bulk", tag: tag, role: keyline.RoleOperator, scope: scopeRecords,
 		summary: "The bulk acts of this process, the newest first",
-	}, func(_ context.Context, s *session, _ *none) (*answer[Page[BulkJob]], error) {
-		return answered(Page[BulkJob]{Items: h.jobs.of(s.token)}, nil)
-	})
+	}, func(_ context.Context, s *session, _ *none) ([]BulkJob, error) { return h.jobs.of(s.token), nil })
 	add(h, operation{
 		id: "getBulk", method: http.MethodGet, path: "/v1/bulk/{id}", tag: tag, role: keyline.RoleOperator, scope: scopeRecords,
 		summary: "How far a bulk act is, and what became of it",

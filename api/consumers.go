@@ -22,15 +22,11 @@ type statusBody struct {
 
 func (h *Handler) registerConsumers() {
 	const tag = "consumers"
-	add(h, operation{
+	whole(h, operation{
 		id: "listConsumers", method: http.MethodGet, path: "/v1/consumers", tag: tag, role: keyline.RoleViewer, scope: scopeInstallation,
 		summary: "The map of consumers: what each gets, what it changes, who runs it",
-	}, func(ctx context.Context, s *session, _ *none) (*answer[Page[keyline.ConsumerView]], error) {
-		list, err := s.Consumers(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return page(list, len(list), nil)
+	}, func(ctx context.Context, s *session, _ *none) ([]keyline.ConsumerView, error) {
+		return s.Consumers(ctx)
 	})
 	add(h, operation{
 		id: "getConsumer", method: http.MethodGet, path: "/v1/consumers/{name}", tag: tag, role: keyline.RoleViewer, scope: scopeInstallation,

@@ -15,7 +15,7 @@ type DeadLetterParam struct {
 
 func (h *Handler) registerDeadLetters() {
 	const tag = "dead letters"
-	add(h, operation{
+	pages(h, operation{
 		id: "listDeadLetters", method: http.MethodGet, path: "/v1/dead-letters", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "Dead letters, the newest first", detail: "Without payloads.",
 	}, func(ctx context.Context, s *session, in *struct {
@@ -28,21 +28,14 @@ func (h *Handler) registerDeadLetters() {
 		Until    time.Time `query:"until" doc:"Only those that failed last before this time."`
 		Status   []string  `query:"status" enum:"open,retrying,delivered,resolved" nullable:"false" default:"open,retrying" doc:"Any of them."`
 		Paging
-	}) (*answer[Page[keyline.DeadLetter]], error) {
+	}, below int64, limit int) ([]keyline.DeadLetter, error) {
 		f := keyline.DeadLetterFilter{Consumer: in.Consumer, Code: in.Code, Type: in.Type, Tenant: in.filter(), Since: in.Since, Until: in.Until,
-			Statuses: in.Status, Limit: in.Limit + 1}
+			Statuses: in.Status, Below: below, Limit: limit}
 		if in.Record != "" {
 			f.Record = &in.Record
 		}
-		if err := in.decode(&f.Below); err != nil {
-			return nil, err
-		}
-		list, err := s.DeadLetters(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		return page(list, in.Limit, func(d keyline.DeadLetter) any { return d.ID })
-	})
+		return s.DeadLetters(ctx, f)
+	}, func(d keyline.DeadLetter) int64 { return d.ID })
 	add(h, operation{
 		id: "getDeadLetter", method: http.MethodGet, path: "/v1/dead-letters/{id}", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "A dead letter",

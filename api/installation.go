@@ -45,15 +45,20 @@ func (h *Handler) registerInstallation() {
 	}, func(ctx context.Context, s *session, _ *none) (*answer[keyline.Overview], error) {
 		return answered(s.Overview(ctx))
 	})
-	add(h, operation{
+	whole(h, operation{
 		id: "health", method: http.MethodGet, path: "/v1/health", tag: tag, role: keyline.RoleViewer, scope: scopeInstallation,
 		summary: "How each consumer fares", detail: "What it has done and what waits for it, as a leading worker last counted it. Cheap at any size.",
-	}, func(ctx context.Context, s *session, _ *none) (*answer[Page[keyline.ConsumerHealth]], error) {
-		list, err := s.ConsumerHealth(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return page(list, len(list), nil)
+	}, func(ctx context.Context, s *session, _ *none) ([]keyline.ConsumerHealth, error) {
+		return s.ConsumerHealth(ctx)
+	})
+	whole(h, operation{
+		id: "stuck", method: http.MethodGet, path: "/v1/stuck", tag: tag, role: keyline.RoleViewer, scope: scopeInstallation,
+		summary: "The records that have waited longest, and for what",
+		detail:  "Due and taken by nobody (ready), claimed, backoff or parked, the longest first. Cheap at any size: it may miss some where thousands wait.",
+	}, func(ctx context.Context, s *session, in *struct {
+		Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The most records."`
+	}) ([]keyline.StuckRecord, error) {
+		return s.Stuck(ctx, in.Limit)
 	})
 	add(h, operation{
 		id: "verify", method: http.MethodPost, path: "/v1/verify", tag: tag, role: keyline.RoleOperator, scope: scopeInstallation,

@@ -153,17 +153,43 @@ func (p Paging) decode(v any) error {
 	return nil
 }
 
-// page makes a page of one row more than was asked for: that there is one says that there is a next page.
-func page[T any](list []T, limit int, position func(last T) any) (*answer[Page[T]], error) {
-	out := Page[T]{Items: list}
-	if len(list) > limit {
-		out.Items = list[:limit]
-		out.Next = cursor(position(list[limit-1]))
+// paged is an input with Paging in it.
+type paged interface{ paging() Paging }
+
+func (p Paging) paging() Paging { return p }
+
+// pages registers an operation that answers with a list in pages. read gets one row more than a page has, behind a
+// position (its zero value: from the first): that there is one says that there is a next page. position is a row's.
+func pages[I paged, T, P any](h *Handler, op operation, read func(ctx context.Context, s *session, in *I, after P, limit int) ([]T, error), position func(T) P) {
+	add(h, op, func(ctx context.Context, s *session, in *I) (*answer[Page[T]], error) {
+		var after P
+		limit := (*in).paging().Limit
+		if err := (*in).paging().decode(&after); err != nil {
+			return nil, err
+		}
+		list, err := read(ctx, s, in, after, limit+1)
+		out := Page[T]{Items: orEmpty(list)}
+		if len(list) > limit {
+			out.Items = list[:limit]
+			out.Next = cursor(position(list[limit-1]))
+		}
+		return answered(out, err)
+	})
+}
+
+// whole registers an operation that answers with a list in one page.
+func whole[I, T any](h *Handler, op operation, read func(context.Context, *session, *I) ([]T, error)) {
+	add(h, op, func(ctx context.Context, s *session, in *I) (*answer[Page[T]], error) {
+		list, err := read(ctx, s, in)
+		return answered(Page[T]{Items: orEmpty(list)}, err)
+	})
+}
+
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
 	}
-	if out.Items == nil {
-		out.Items = []T{}
-	}
-	return &answer[Page[T]]{out}, nil
+	return list
 }
 
 func cursor(position any) *string {

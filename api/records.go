@@ -17,28 +17,20 @@ type skipBody struct {
 
 func (h *Handler) registerRecords() {
 	const tag = "records"
-	add(h, operation{
+	pages(h, operation{
 		id: "listRecords", method: http.MethodGet, path: "/v1/records", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "Records by tenant and key",
 	}, func(ctx context.Context, s *session, in *struct {
 		TenantParam
 		Prefix string `query:"prefix" maxLength:"512" doc:"How the key begins; of the tenant \"\" where no tenant is given."`
 		Paging
-	}) (*answer[Page[keyline.RecordSummary]], error) {
-		f := keyline.RecordFilter{Tenant: in.filter(), Prefix: in.Prefix, Limit: in.Limit + 1}
-		var after []string
-		if err := in.decode(&after); err != nil {
-			return nil, err
-		}
+	}, after []string, limit int) ([]keyline.RecordSummary, error) {
+		f := keyline.RecordFilter{Tenant: in.filter(), Prefix: in.Prefix, Limit: limit}
 		if len(after) == 2 {
 			f.After = &keyline.Key{Tenant: after[0], Record: after[1]}
 		}
-		list, err := s.Records(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		return page(list, in.Limit, func(r keyline.RecordSummary) any { return []string{r.Tenant, r.Record} })
-	})
+		return s.Records(ctx, f)
+	}, func(r keyline.RecordSummary) []string { return []string{r.Tenant, r.Record} })
 	add(h, operation{
 		id: "getRecord", method: http.MethodGet, path: "/v1/record", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "A record, where each consumer stands on it, and its last events", detail: "Without payloads. A record is named by parameters, since a key may hold any character.",
@@ -99,11 +91,4 @@ func (h *Handler) registerRecords() {
 			return s.SkipHead(ctx, s.key(in.Body.Tenant, in.Body.Key), in.Body.Consumer, in.Body.Reason)
 		})
 	})
-}
-
-func orEmpty[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
 }

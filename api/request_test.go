@@ -153,6 +153,17 @@ func TestListsComeInPagesThatMissNothing(t *testing.T) {
 			t.Errorf("%s: whole %v, in pages %v", target, whole, paged)
 		}
 	}
+	// What waits longest, without pages.
+	v := r.ask("viewer", http.MethodGet, "/v1/stuck?limit=1000", "").value(t)
+	waits := 0
+	for _, item := range v["items"].([]any) {
+		if one := item.(map[string]any); one["reason"] == "backoff" && one["consumer"] == "waits" {
+			waits++
+		}
+	}
+	if one := r.ask("viewer", http.MethodGet, "/v1/stuck?limit=1", "").value(t)["items"].([]any); waits != 2 || len(one) != 1 || v["next"] != nil {
+		t.Errorf("stuck: %v, one of them %v", v, one)
+	}
 	// For a viewer, who is not shown the internal one in the middle, nothing is missing behind it.
 	client := must(keyline.NewClient(keyline.ClientConfig{}))(t)
 	must(client.Append(t.Context(), r.db.Pool(), keyline.NewEvent{Key: keyline.Key{Tenant: mine, Record: "thing:1"}, Type: "last"}))(t)

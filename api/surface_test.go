@@ -57,6 +57,7 @@ var surfaces = []surface{
 	{id: "whoami", path: fixed("/v1/whoami")},
 	{id: "overview", path: fixed("/v1/overview")},
 	{id: "health", path: fixed("/v1/health")},
+	{id: "stuck", path: fixed("/v1/stuck?limit=5")},
 	{id: "verify", path: fixed("/v1/verify"), body: fixed("{}"), noReason: true},
 	{id: "doctor", path: fixed("/v1/doctor"), body: fixed("{}"), noReason: true},
 	{id: "prunePreview", path: fixed("/v1/prune/preview"), body: fixed(`{"older_than_days":1}`), noReason: true},

@@ -19,20 +19,12 @@ type tokenBody struct {
 
 func (h *Handler) registerTokens() {
 	const tag = "tokens"
-	add(h, operation{
+	pages(h, operation{
 		id: "listTokens", method: http.MethodGet, path: "/v1/tokens", tag: tag, role: keyline.RoleAdmin, scope: scopeRecords,
 		summary: "The tokens of this API, the newest first", detail: "Without their secrets, which nobody has. One tenant's admin sees that tenant's.",
-	}, func(ctx context.Context, s *session, in *Paging) (*answer[Page[keyline.Token]], error) {
-		f := keyline.TokenFilter{Limit: in.Limit + 1}
-		if err := in.decode(&f.Below); err != nil {
-			return nil, err
-		}
-		list, err := s.Tokens(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		return page(list, in.Limit, func(t keyline.Token) any { return t.ID })
-	})
+	}, func(ctx context.Context, s *session, _ *Paging, below int64, limit int) ([]keyline.Token, error) {
+		return s.Tokens(ctx, keyline.TokenFilter{Below: below, Limit: limit})
+	}, func(t keyline.Token) int64 { return t.ID })
 	add(h, operation{
 		id: "createToken", method: http.MethodPost, path: "/v1/tokens", tag: tag, role: keyline.RoleAdmin, scope: scopeRecords,
 		summary: "Make a token", detail: "Its secret is in this answer and nowhere else.",

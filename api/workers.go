@@ -18,16 +18,10 @@ type drainBody struct {
 
 func (h *Handler) registerWorkers() {
 	const tag = "workers"
-	add(h, operation{
+	whole(h, operation{
 		id: "listWorkers", method: http.MethodGet, path: "/v1/workers", tag: tag, role: keyline.RoleViewer, scope: scopeInstallation,
 		summary: "The workers that live, and those that were lost within the hour",
-	}, func(ctx context.Context, s *session, _ *none) (*answer[Page[keyline.WorkerView]], error) {
-		list, err := s.Workers(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return page(list, len(list), nil)
-	})
+	}, func(ctx context.Context, s *session, _ *none) ([]keyline.WorkerView, error) { return s.Workers(ctx) })
 	add(h, operation{
 		id: "drainWorker", method: http.MethodPost, path: "/v1/workers/{id}/drain", tag: tag, role: keyline.RoleOperator, scope: scopeInstallation,
 		summary:  "Have a worker finish what runs, hand back the rest and leave",

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,8 +50,15 @@ func (a *app) apiCommand() *cobra.Command {
 	}
 	s.flags(cmd.Flags())
 	cmd.AddCommand(&cobra.Command{
-		Use: "openapi", Short: "Print the description of the admin API, as YAML", Args: arguments(cobra.NoArgs),
+		Use: "openapi", Short: "Print the description of the admin API, as YAML; with --json as JSON", Args: arguments(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
+			if a.global.json {
+				text, err := api.OpenAPIJSON()
+				if err != nil {
+					return err
+				}
+				return a.printJSON(json.RawMessage(text))
+			}
 			text, err := api.OpenAPI()
 			if err != nil {
 				return err

@@ -165,15 +165,16 @@ func (a *app) migrateSQL() *cobra.Command {
 }
 
 // roleKinds are the ends of the roles' names.
-var roleKinds = []string{"producer", "worker", "operator", "reader"}
+var roleKinds = []string{"producer", "worker", "operator", "reader", "admin"}
 
 func (a *app) migrateRoles() *cobra.Command {
 	var onlyPrint bool
 	cmd := &cobra.Command{
 		Use: "roles", Short: "Make the database roles of an installation, each with no more than it needs", Args: arguments(cobra.NoArgs),
-		Long: "Makes the roles SCHEMA_producer (appends), SCHEMA_worker (delivers), SCHEMA_operator (acts, sees no payloads) and\n" +
-			"SCHEMA_reader (sees no payloads), none of which can log in, or brings their rights up to date. Grant them to the roles\n" +
-			"that programs and people log in with. It takes CREATEROLE and the schema's owner. Run it again after an upgrade.",
+		Long: "Makes the roles SCHEMA_producer (appends), SCHEMA_worker (delivers), SCHEMA_operator (acts, sees no payloads),\n" +
+			"SCHEMA_reader (sees no payloads) and SCHEMA_admin (what the admin API logs in as), none of which can log in, or brings\n" +
+			"their rights up to date. Grant them to the roles that programs and people log in with. It takes CREATEROLE and the\n" +
+			"schema's owner. Run it again after an upgrade.",
 		Example: "  keyline migrate roles\n  keyline migrate roles --print | psql -1 -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if onlyPrint {
