@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -74,22 +75,28 @@ func (a *app) benchScenario(sc bench.Scenario) *cobra.Command {
 	return cmd
 }
 
-// benchProcess is one of the processes of the scenario that compares their numbers.
+// benchProcess is one of the processes of the scenarios that have several.
 func (a *app) benchProcess() *cobra.Command {
-	return &cobra.Command{
-		Use: bench.WorkerCommand + " RECORDS", Hidden: true, Args: arguments(cobra.ExactArgs(1)),
+	var hold time.Duration
+	cmd := &cobra.Command{
+		Use: bench.WorkerCommand + " [RECORDS]", Hidden: true, Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			records, err := strconv.Atoi(args[0])
-			if err != nil {
-				return usagef(cmd, "%s: %v", args[0], err)
-			}
 			log, err := a.global.logger(a.stderr)
 			if err != nil {
 				return err
 			}
+			if hold > 0 {
+				return bench.RunHolder(cmd.Context(), a.global.databaseURL, hold, cmd.InOrStdin(), a.stdout, log)
+			}
+			records, err := strconv.Atoi(strings.Join(args, ""))
+			if err != nil {
+				return usagef(cmd, "%s: %v", args, err)
+			}
 			return bench.RunProcess(cmd.Context(), a.global.databaseURL, records, cmd.InOrStdin(), a.stdout, log)
 		},
 	}
+	cmd.Flags().DurationVar(&hold, "hold", 0, "the lease of a worker whose handlers never end")
+	return cmd
 }
 
 func (a *app) drain(cmd *cobra.Command, cfg bench.DrainConfig) error {

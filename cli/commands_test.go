@@ -27,7 +27,7 @@ func TestEveryActHasTheFlagsOfAnAct(t *testing.T) {
 	// What only looks, and what changes things without being an act of an operator on a running installation.
 	others := []string{
 		"keyline demo", "keyline dev", "keyline worker", "keyline append", "keyline bench", "keyline bench drain", "keyline bench append", "keyline bench latency",
-		"keyline soak", "keyline bench hot", "keyline bench pinned", "keyline bench blocked", "keyline bench backlog", "keyline bench scale", "keyline bench footprint",
+		"keyline soak", "keyline bench hot", "keyline bench pinned", "keyline bench blocked", "keyline bench backlog", "keyline bench scale", "keyline bench footprint", "keyline bench trouble",
 		"keyline migrate", "keyline migrate up", "keyline migrate down", "keyline migrate status", "keyline migrate sql", "keyline migrate roles", "keyline help",
 		"keyline status", "keyline consumers", "keyline workers", "keyline show", "keyline why", "keyline verify", "keyline audit",
 		"keyline records", "keyline records list", "keyline records show", "keyline events", "keyline events list", "keyline events show",

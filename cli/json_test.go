@@ -79,7 +79,7 @@ var jsonLines = []struct {
 var elsewhere = map[string]string{
 	"demo": "none/demo", "soak": "none/soak", "dev": "none/dev", "bench drain": "empty/bench", "bench hot": "empty/bench", "bench append": "empty/bench",
 	"bench latency": "empty/bench", "bench pinned": "empty/bench", "bench blocked": "empty/bench", "bench backlog": "empty/bench", "bench scale": "empty/bench",
-	"bench footprint": "empty/bench",
+	"bench footprint": "empty/bench", "bench trouble": "empty/bench",
 }
 
 // runApart runs a command line, with standard output apart.

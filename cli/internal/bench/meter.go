@@ -25,6 +25,10 @@ var (
 	sqlClaims string
 	//go:embed sql/settled.sql
 	sqlSettled string
+	//go:embed sql/held.sql
+	sqlHeld string
+	//go:embed sql/due.sql
+	sqlDue string
 )
 
 // settledPoll is how often the meter looks whether the last records have settled.

@@ -62,7 +62,7 @@ func (p *play) crowd(ctx context.Context, url string, l workload, n int, c *Case
 		}
 	}()
 	for range n {
-		w, err := startProcess(ctx, url, l)
+		w, err := startProcess(ctx, url, fmt.Sprint(l.records))
 		if err != nil {
 			return err
 		}
@@ -129,12 +129,12 @@ type process struct {
 }
 
 // startProcess returns once the process is ready to be told to go.
-func startProcess(ctx context.Context, url string, l workload) (*process, error) {
+func startProcess(ctx context.Context, url string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, "bench", WorkerCommand, fmt.Sprint(l.records)) //nolint:gosec // this program
+	cmd := exec.CommandContext(ctx, self, append([]string{"bench", WorkerCommand}, args...)...) //nolint:gosec // this program
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
 	cmd.Stderr = os.Stderr
 	w := &process{cmd: cmd}

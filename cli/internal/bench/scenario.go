@@ -48,6 +48,7 @@ func Scenarios() []Scenario {
 		{"blocked", "Drain healthy records beside others that are stuck", "Drains 200,000 healthy records: alone, beside a parked record with 100,000 events behind it, beside 1,000 parked records,\nand beside 300,000 that are in backoff.", blocked},
 		{"backlog", "Drain ten million events", "Drains a million records of ten events: whether time stays linear, claims stay as quick, and memory stays flat.", backlog},
 		{"scale", "Drain with 1, 2, 4 and 8 worker processes", "Drains 500,000 records with several processes on this one machine: what is done must not grow with their number.", scale},
+		{"trouble", "How long deliveries wait where something is wrong", "Kills a worker that holds records, freezes one, restarts the server, appends without a wake, lets deliveries fail, and stops\nworkers; and measures how long it takes until all goes on. Needs a worker's default lease of 15 s several times; with a\n--scale below 1 the lease is shorter too.", trouble},
 		{"footprint", "What a worker takes of memory and goroutines", "Memory per resident record and of an idle worker, goroutines, time from start to the first delivery, allocations per\ndelivery.", footprint},
 	}
 }
