@@ -44,7 +44,7 @@ func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
 	t := &processTelemetry{clock: c, tracer: tracers.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), silent: silent}
 	meter := meters.Meter(instrumentation)
 	var err error
-	if t.duration, err = meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
+	if t.duration, err = meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(seconds...),
 		metric.WithDescription("Duration of a delivery's handler")); err != nil {
 		return nil, err
 	}
@@ -52,12 +52,16 @@ func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
 		metric.WithDescription("Events delivered to consumers, by outcome")); err != nil {
 		return nil, err
 	}
-	if t.lag, err = meter.Float64Histogram("keyline.delivery.lag", metric.WithUnit("s"),
-		metric.WithDescription("Time from an event's append to the start of its handler")); err != nil {
+	if t.lag, err = meter.Float64Histogram("keyline.delivery.lag", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(seconds...),
+		metric.WithDescription("Time from an event's append to the start of its handler's first run; not of catch-ups and replays")); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
+
+// seconds are the bounds of histograms of time, from a millisecond to an hour: the default ones are meant for
+// milliseconds, and have nothing below five.
+var seconds = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600}
 
 // consumerTelemetry holds a consumer's attributes, made once, as the calls take them.
 type consumerTelemetry struct {
@@ -101,8 +105,9 @@ type processing struct {
 // would grow without end.
 func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, processing) {
 	p := processing{t: t, c: c, n: int64(len(batch))}
-	if t.lag.Enabled(ctx) {
-		t.lag.Record(ctx, t.clock.Now().Sub(batch[0].CreatedAt).Seconds(), c.lag...)
+	// When a retry or a catch-up begins says nothing of how soon events are delivered.
+	if first := batch[0]; first.Attempt == 1 && first.Mode == Live && t.lag.Enabled(ctx) {
+		t.lag.Record(ctx, t.clock.Now().Sub(first.CreatedAt).Seconds(), c.lag...)
 	}
 	if p.timed = t.duration.Enabled(ctx); p.timed {
 		p.begun = t.clock.Mono()

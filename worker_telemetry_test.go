@@ -2,6 +2,8 @@ package keyline_test
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,10 +113,16 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	w := startWorker(t, db, keyline.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))},
 		recording(s, "fine"),
-		keyline.Consumer{Name: "parks", Types: []string{"*"}, Effect: keyline.None(), OnDead: keyline.Park,
-			Handle: func(_ context.Context, d *keyline.Delivery) error { s.add(d); return keyline.Permanent(errFails) }})
+		keyline.Consumer{Name: "parks", Types: []string{"*"}, Effect: keyline.None(), OnDead: keyline.Park, Retry: quick(time.Millisecond),
+			Handle: func(_ context.Context, d *keyline.Delivery) error {
+				s.add(d)
+				if d.Attempt == 1 {
+					return errFails
+				}
+				return keyline.Permanent(errFails)
+			}})
 	appendN(t, db, "thing:1", 3)
-	s.wait(t, 4)
+	s.wait(t, 5)
 	settled(t, db)
 	// The database knows before the record's actor has the answer to its flush.
 	testdb.Eventually(t, func() bool { h := w.Health(); return h.Resident == 0 && h.Settled > 0 }, "the worker has heard that the record is settled")
@@ -135,7 +143,7 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 		outcome, _ := p.Attributes.Value(attribute.Key("keyline.delivery.outcome"))
 		counts[group.AsString()+" "+outcome.AsString()] = p.Value
 	}
-	if counts["fine completed"] != 3 || counts["parks permanent"] != 1 || len(counts) != 2 {
+	if counts["fine completed"] != 3 || counts["parks retry"] != 1 || counts["parks permanent"] != 1 || len(counts) != 3 {
 		t.Errorf("consumed: %v", counts)
 	}
 	value := func(name string) (sum float64) {
@@ -164,11 +172,23 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 			t.Errorf("%s is %v", name, value(name))
 		}
 	}
-	if h := names["messaging.process.duration"].(metricdata.Histogram[float64]); len(h.DataPoints) != 2 {
-		t.Errorf("durations: %+v", h.DataPoints)
-	}
-	if h := names["keyline.delivery.lag"].(metricdata.Histogram[float64]); len(h.DataPoints) != 2 {
-		t.Errorf("lag: %+v", h.DataPoints)
+	for name, want := range map[string]map[string]uint64{
+		"messaging.process.duration": {"fine completed": 3, "parks retry": 1, "parks permanent": 1},
+		"keyline.delivery.lag":       {"fine ": 3, "parks ": 1}, // of first runs
+	} {
+		counts := map[string]uint64{}
+		for _, p := range names[name].(metricdata.Histogram[float64]).DataPoints {
+			group, _ := p.Attributes.Value(attribute.Key("messaging.consumer.group.name"))
+			outcome, _ := p.Attributes.Value(attribute.Key("keyline.delivery.outcome"))
+			counts[group.AsString()+" "+outcome.AsString()] = p.Count
+			// Milliseconds are told apart, and the second of the service level.
+			if !slices.Contains(p.Bounds, 0.005) || !slices.Contains(p.Bounds, 1) || p.Bounds[len(p.Bounds)-1] < 600 {
+				t.Errorf("%s is counted by %v", name, p.Bounds)
+			}
+		}
+		if !maps.Equal(counts, want) {
+			t.Errorf("%s: %v, want %v", name, counts, want)
+		}
 	}
 }
 
