@@ -44,7 +44,7 @@ func newAppendTelemetry(cfg ClientConfig) (*appendTelemetry, error) {
 	t := &appendTelemetry{tracer: traces.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), clock: clock.Real()}
 	var errs [4]error
 	t.sent, errs[0] = messagingconv.NewClientSentMessages(meter)
-	t.duration, errs[1] = messagingconv.NewClientOperationDuration(meter)
+	t.duration, errs[1] = messagingconv.NewClientOperationDuration(meter, metric.WithExplicitBucketBoundaries(seconds...))
 	t.fallbacks, errs[2] = meter.Int64Counter("keyline.append.fallback_keys", metric.WithUnit("{event}"),
 		metric.WithDescription("Number of events without a usable record key, which became their own record."))
 	t.repeated, errs[3] = meter.Int64Counter("keyline.append.duplicates", metric.WithUnit("{event}"),

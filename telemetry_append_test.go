@@ -2,6 +2,7 @@ package keyline_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,9 @@ func (o observed) counts(t *testing.T, name string) map[string]int64 {
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
 					points[encode(p.Attributes)] = int64(p.Count)
+					if !slices.Contains(p.Bounds, 0.005) {
+						t.Errorf("%s, in seconds, is counted by %v", name, p.Bounds)
+					}
 				}
 			}
 		}

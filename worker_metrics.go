@@ -3,6 +3,7 @@ package keyline
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -82,6 +83,9 @@ var breakerStates = map[supervisor.BreakerState]float64{
 	supervisor.BreakerClosed: 0, supervisor.BreakerHalfOpen: 0.5, supervisor.BreakerOpen: 1,
 }
 
+// backlogWait is how long a collection waits for the database: less than a scrape does.
+const backlogWait = 5 * time.Second
+
 func (g *workerGauges) observe(ctx context.Context, o metric.Observer, p *parts) error {
 	h := p.supervisor.Health()
 	o.ObserveFloat64(g.resident, float64(h.Resident))
@@ -97,7 +101,10 @@ func (g *workerGauges) observe(ctx context.Context, o metric.Observer, p *parts)
 	for cause, n := range h.Wakes {
 		o.ObserveFloat64(g.wakes, float64(n), metric.WithAttributes(attribute.String("keyline.wake.cause", cause)))
 	}
-	b, err := p.store.Backlog(ctx)
+	// A database that hangs must not keep back what is known without it.
+	limited, cancel := context.WithTimeout(ctx, backlogWait)
+	defer cancel()
+	b, err := p.store.Backlog(limited)
 	if err != nil {
 		return err
 	}

@@ -126,16 +126,7 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 	settled(t, db)
 	// The database knows before the record's actor has the answer to its flush.
 	testdb.Eventually(t, func() bool { h := w.Health(); return h.Resident == 0 && h.Settled > 0 }, "the worker has heard that the record is settled")
-	var all metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
-	names := map[string]metricdata.Aggregation{}
-	for _, scope := range all.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			names[m.Name] = m.Data
-		}
-	}
+	names := collect(t, reader)
 	consumed := names["messaging.client.consumed.messages"].(metricdata.Sum[int64])
 	counts := map[string]int64{}
 	for _, p := range consumed.DataPoints {
@@ -190,6 +181,68 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, counts, want)
 		}
 	}
+}
+
+// Promise: docs/tracing.md has every metric that there is, and none that there is not.
+func TestTheDocumentedMetricsAreThoseOfWorkersAndClients(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	reader := sdkmetric.NewManualReader()
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	startWorker(t, db, keyline.Config{MeterProvider: meters}, recording(s, "c"))
+	client := newClient(t, keyline.ClientConfig{MeterProvider: meters})
+	for _, e := range []keyline.NewEvent{{Type: "t"}, {Key: keyline.Key{Record: "r"}, Type: "t", IdempotencyKey: "k"}, {Key: keyline.Key{Record: "r"}, Type: "t", IdempotencyKey: "k"}} {
+		must(client.Append(t.Context(), db.Pool(), e))(t)
+	}
+	s.wait(t, 2)
+	settled(t, db)
+	got := slices.Sorted(maps.Keys(collect(t, reader)))
+	want, _ := documented(t, "Metrics")
+	if !slices.Equal(got, want) {
+		t.Errorf("documented:\n%v\nthere are:\n%v", want, got)
+	}
+}
+
+// Promise: a database that hangs keeps back what it would have to say, and nothing else.
+func TestMetricsComeThoughTheDatabaseHangs(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	reader := sdkmetric.NewManualReader()
+	startWorker(t, db, keyline.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))}, recording(newSeen(), "c"))
+	tx := must(db.Connect().Begin(t.Context()))(t)
+	exec(t, tx, "lock table keyline.mailboxes in access exclusive mode")
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err == nil {
+		t.Error("it did not hang")
+	}
+	names := metricsByName(all)
+	if names["keyline.worker.records"] == nil || names["keyline.claims"] == nil || names["keyline.mailbox.oldest_age"] != nil {
+		t.Errorf("collected: %v", slices.Sorted(maps.Keys(names)))
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if collect(t, reader)["keyline.mailbox.oldest_age"] == nil {
+		t.Error("it does not come back")
+	}
+}
+
+// collect collects all metrics, again where a busy machine has kept the database's answer back.
+func collect(t *testing.T, reader sdkmetric.Reader) map[string]metricdata.Aggregation {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	testdb.Eventually(t, func() bool { return reader.Collect(t.Context(), &all) == nil }, "the database answers")
+	return metricsByName(all)
+}
+
+func metricsByName(all metricdata.ResourceMetrics) map[string]metricdata.Aggregation {
+	names := map[string]metricdata.Aggregation{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			names[m.Name] = m.Data
+		}
+	}
+	return names
 }
 
 // statementSpans makes a span of each statement that runs inside one, as tracers of SQL do.
