@@ -55,6 +55,8 @@ type Config struct {
 	Defects Defects
 	// Bend changes a machine's effect before it is carried out; false drops it.
 	Bend func(delivery.Effect) (delivery.Effect, bool)
+	// NewMachine makes the machines, of which a test may keep a record. Default: delivery.New.
+	NewMachine func(*core.Registry, core.Loaded, delivery.Options) (Machine, []delivery.Effect)
 	// Local changes what a machine believes of its consumers.
 	Local func(*Local)
 }

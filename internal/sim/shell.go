@@ -71,10 +71,13 @@ func (r *run) start(h *holding, loaded core.Loaded) {
 	reg := h.w.reg
 	h.reg = reg
 	r.check.planned(h)
-	m, effects := delivery.New(reg, loaded, delivery.Options{
-		Now: r.now(h.w), Random: r.ch.Float64, CrashBudget: r.cfg.CrashBudget, LoadLimit: r.cfg.LoadLimit,
-	})
-	h.machine = m
+	options := delivery.Options{Now: r.now(h.w), Random: r.ch.Float64, CrashBudget: r.cfg.CrashBudget, LoadLimit: r.cfg.LoadLimit}
+	var effects []delivery.Effect
+	if r.cfg.NewMachine != nil {
+		h.machine, effects = r.cfg.NewMachine(reg, loaded, options)
+	} else {
+		h.machine, effects = delivery.New(reg, loaded, options)
+	}
 	r.carryOut(h, effects)
 	if h.w.draining && !h.stopped {
 		r.tell(h, delivery.Drain{})
