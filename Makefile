@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test/leaks test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz nightly lint fmt generate verify \
+.PHONY: help demo dev build test test/leaks test/upgrade test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz nightly lint fmt generate verify \
 	check-bench check-deploy check-deploy/quick check-webhook check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -28,6 +28,9 @@ test/jaeger: postgres ## the reference application's waterfall, on a real Jaeger
 
 jaeger: ## a Jaeger on loopback ports, until Ctrl-C: docs/tracing.md
 	@scripts/jaeger
+
+test/upgrade: postgres ## live workers through an upgrade and back, the release before built from the history
+	@KEYLINE_TEST_UPGRADE=1 go test -count=1 -v -timeout 9m -run '^TestUpgrade' $(ARGS) ./cli/internal/demo
 
 test/leaks: compiler ## 100,000 records activated: memory and goroutines stay where they were
 	go test -race -count=1 -v -run ManyActivationsLeaveNothingBehind ./supervisor -leaks.records 100000 $(ARGS)

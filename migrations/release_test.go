@@ -244,3 +244,35 @@ func TestAMigrationThatFindsNoMomentSaysSoAndChangesNothing(t *testing.T) {
 		t.Errorf("%d advisory locks are left", n)
 	}
 }
+
+// A fresh installation, one that was upgraded and one that was taken back are alike, also where rows are there.
+func TestEachVersionIsTheSameUpAndDown(t *testing.T) {
+	t.Parallel()
+	conn := testdb.NewEmpty(t).Connect()
+	newest := latest(t, conn)
+	want := map[int32]string{}
+	to := func(version int32) {
+		t.Helper()
+		if err := migrations.To(t.Context(), conn, migrations.DefaultSchema, version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for version := int32(1); version <= newest; version++ {
+		to(version)
+		want[version] = dump(t, conn, migrations.DefaultSchema)
+		exec(t, conn, "select keyline.append('r', 'a.b', '{}')")
+		exec(t, conn, "insert into keyline.checkpoints (record_id, consumer_id, seq, state) values (1, $1, 0, 'ready')", version)
+	}
+	equal(t, want[newest], golden(t))
+	for version := newest - 1; version >= 1; version-- {
+		to(version)
+		if got := dump(t, conn, migrations.DefaultSchema); got != want[version] {
+			t.Errorf("back at version %d: missing %q, added %q", version, without(want[version], got), without(got, want[version]))
+		}
+	}
+	to(newest)
+	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
+	if n := scalar[int32](t, conn, "select count(*) from keyline.events"); n != newest {
+		t.Errorf("%d events are left of %d", n, newest)
+	}
+}

@@ -16,6 +16,7 @@ import (
 // cluster is the demo's worker processes.
 type cluster struct {
 	program  []string // command line that makes a worker
+	prefix   string   // of the workers' names
 	url      string
 	sabotage string
 
@@ -58,7 +59,7 @@ func (b *beginning) String() string { return strings.TrimSpace(string(b.text)) }
 func (c *cluster) start() (*process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := &process{name: fmt.Sprintf("w%d", len(c.workers)+1), ready: make(chan struct{}), ended: make(chan struct{})}
+	p := &process{name: fmt.Sprintf("%sw%d", c.prefix, len(c.workers)+1), ready: make(chan struct{}), ended: make(chan struct{})}
 	args := append(slices.Clone(c.program), "--name", p.name, "--sabotage", c.sabotage)
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = append(os.Environ(), EnvDatabaseURL+"="+c.url)
