@@ -76,12 +76,12 @@ func (a *servers) add(ctx context.Context, setting, address string, private bool
 	return nil
 }
 
-// bounded is a server that gives a request of a public listener so long. A profile takes as long as it was asked
-// to: a bound on reading would end it too, since the server goes on reading, to see whether the client has left.
+// bounded is a server that gives a request so long to be read, and a public one as long to be answered: a profile takes
+// as long as it was asked to.
 func bounded(handler http.Handler, private bool, answer time.Duration) *http.Server {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: answer, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes}
 	if !private {
-		server.ReadTimeout, server.WriteTimeout = answer, answer
+		server.WriteTimeout = answer
 	}
 	return server
 }
