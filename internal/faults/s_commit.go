@@ -19,6 +19,7 @@ var commitOrder = []scenario{
 	{"5", "5,000 events in one transaction that stays open", bigTransaction},
 	{"6", "appends race settling, under load", settleRace},
 	{"47", "one transaction over 3,000 records stays open", wideTransaction},
+	{"45", "PREPARE TRANSACTION with an append", prepared},
 }
 
 func (t *stage) begin() pgx.Tx {
@@ -212,4 +213,29 @@ func wideTransaction(t *stage) {
 	t.awaitDone("free%", 100, 20*time.Second)
 	t.must(wide.Commit(t.ctx), "commit")
 	t.check(allow{within: 2 * time.Minute})
+}
+
+func prepared(t *stage) {
+	t.open()
+	t.start(spec{Name: "w1", Config: keyline.Config{PollInterval: 500 * time.Millisecond}})
+	for i, asleep := range []bool{true, false} {
+		if asleep {
+			t.pause(2 * time.Second)
+		} else {
+			t.append("busy", do{"ms": 1500})
+			t.running("busy", 1)
+		}
+		tx := t.begin()
+		_, err := tx.Exec(t.ctx, "set local keyline.wake = off")
+		t.must(err, "set")
+		r := fmt.Sprintf("r%d", i)
+		t.appendIn(tx, r, nil)
+		_, err = tx.Exec(t.ctx, "prepare transaction '"+t.name+r+"'")
+		t.must(err, "prepare")
+		t.append("beside", nil)
+		t.pause(time.Second)
+		t.exec("commit prepared '" + t.name + r + "'")
+		t.awaitDone(r, 3, 10*time.Second)
+	}
+	t.check(allow{})
 }

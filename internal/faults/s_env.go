@@ -15,6 +15,36 @@ import (
 	"github.com/keylinehq/keyline/internal/pgdev"
 )
 
+var environment = []scenario{
+	{"25", "everything through PgBouncer in transaction mode", throughBouncer},
+	{"43", "the database clock steps forward and back", clockSteps},
+	{"22b", "packets are dropped in a network namespace", namespace},
+}
+
+func throughBouncer(t *stage) {
+	path, err := osexec.LookPath("pgbouncer")
+	if err != nil {
+		path = "/usr/sbin/pgbouncer"
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.skip("pgbouncer is not installed")
+	}
+	t.open()
+	url := t.bouncer(path)
+	t.start(spec{Name: "w1", URL: url, Config: keyline.Config{PollInterval: 300 * time.Millisecond}})
+	t.start(spec{Name: "w2", URL: url, ListenURL: t.url()})
+	stop := t.load(15)
+	t.append("slow", do{"ms": 3000})
+	t.append("failing", do{"first": 2})
+	t.append("bad", do{"do": "permanent"})
+	t.pause(6 * time.Second)
+	t.found["appended_under_load"] = stop()
+	t.check(allow{dead: 3})
+	if n := t.number("select count(*) from keyline.dead_letters where error_code = 'unwritable_outcome'"); n != 0 {
+		t.fail("%d outcomes were not written as they were", n)
+	}
+}
+
 // bouncer starts PgBouncer in transaction mode before the server.
 func (t *stage) bouncer(path string) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -3,7 +3,7 @@ package main
 // scenarios are all of them, in the order in which they are played.
 func scenarios() []scenario {
 	var all []scenario
-	for _, group := range [][]scenario{commitOrder, cuts, leases, poison, lifecycle, frozen, registry, environment} {
+	for _, group := range [][]scenario{commitOrder, cuts, leases, poison, stops, handBacks, frozen, registry, operators, environment} {
 		all = append(all, group...)
 	}
 	return all
