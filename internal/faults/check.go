@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/examples/crm/recorder"
 )
 
@@ -12,21 +13,8 @@ type allow struct {
 	dead       int64
 	overlaps   bool // a zombie's handler beside its successor's
 	unsettled  bool // some records stay parked or paused
+	pruned     bool // events are gone: the recorder cannot say whether those were owed
 	within     time.Duration
-}
-
-// invariants are queries that count what must never be.
-var invariants = []struct{ name, sql string }{
-	{"gaps", `select count(*) from keyline.records r
-		left join (select record_id, count(*) n, max(seq) last from keyline.events group by 1) e on e.record_id = r.id
-		where r.head <> coalesce(e.last, 0) or coalesce(e.n, 0) <> coalesce(e.last, 0)`},
-	{"forgotten", `select count(*) from keyline.records r where r.head > r.cursor and not exists (select from keyline.mailboxes m where m.record_id = r.id)`},
-	{"dead_claims", `select count(*) from keyline.mailboxes m where m.claimed_by is not null
-		and not exists (select from keyline.workers w where w.id = m.claimed_by and w.status = 'live')`},
-	{"above_head", `select (select count(*) from keyline.records where cursor > head)
-		+ (select count(*) from keyline.checkpoints c join keyline.records r on r.id = c.record_id where c.seq > r.head)
-		+ (select count(*) from keyline.mailboxes m join keyline.records r on r.id = m.record_id where m.cursor > r.head)`},
-	{"pending_commands", `select count(*) from keyline.commands where applied_at is null`},
 }
 
 // overlaps counts pairs of runs of one consumer on one record that ran at once.
@@ -46,17 +34,7 @@ func (t *stage) check(a allow) {
 			return t.try("select (select count(*) from keyline.consumers where sweep is not null) + (select count(*) from keyline.mailboxes)") == 0
 		})
 	}
-	for _, i := range invariants {
-		n := t.number(i.sql)
-		if n != 0 && i.name == "dead_claims" { // the next recovery frees them
-			t.eventually("claims of dead workers are freed", a.within, func() bool { return t.number(i.sql) == 0 })
-			n = 0
-		}
-		t.found[i.name] = n
-		if n != 0 {
-			t.fail("%s: %d", i.name, n)
-		}
-	}
+	t.verify(a.within)
 	r, err := recorder.Check(t.ctx, t.pool)
 	t.must(err, "check the recorder")
 	n := t.number(overlaps)
@@ -67,7 +45,7 @@ func (t *stage) check(a allow) {
 		t.fail("%d deliveries are lost", r.Lost)
 	case r.OrderViolations != 0:
 		t.fail("%d deliveries are out of order", r.OrderViolations)
-	case r.Unexpected != 0:
+	case r.Unexpected != 0 && !a.pruned:
 		t.fail("%d deliveries were not owed", r.Unexpected)
 	case r.Redelivered > a.duplicates:
 		t.fail("%d duplicates, %d may be", r.Redelivered, a.duplicates)
@@ -79,5 +57,25 @@ func (t *stage) check(a allow) {
 	if d := t.number(`select coalesce(sum(n - 1), 0) from (select count(*) n from crm.delivered_log where mark = 'done' and consumer like 'tx%'
 		group by consumer, record_key, seq) x where n > 1`); d != 0 {
 		t.fail("%d transactional effects happened twice", d)
+	}
+}
+
+// verify asks what `keyline verify` asks, and whether a command was forgotten.
+func (t *stage) verify(within time.Duration) {
+	// Claims of a worker that ended are none of its business until a recovery is due; here they have to go.
+	t.eventually("claims of ended workers are freed", within, func() bool {
+		return t.number(`select count(*) from keyline.mailboxes m where m.claimed_by is not null
+			and not exists (select from keyline.workers w where w.id = m.claimed_by and w.status = 'live')`) == 0
+	})
+	v, err := t.operator().Verify(t.ctx, keyline.VerifyOptions{})
+	t.must(err, "verify")
+	for _, c := range v.Checks {
+		if c.Violations != 0 {
+			t.fail("verify: %s: %d, such as %v", c.Name, c.Violations, c.Sample)
+		}
+	}
+	t.found["verified"] = len(v.Checks)
+	if n := t.number("select count(*) from keyline.commands where applied_at is null"); n != 0 {
+		t.fail("%d commands are not applied", n)
 	}
 }

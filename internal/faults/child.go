@@ -6,12 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	osexec "os/exec"
 	"os/signal"
-	"path/filepath"
+	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,8 +38,46 @@ type spec struct {
 	Window    int
 	Attempts  int // 0: many
 	Delay     time.Duration
-	Stay      bool     // the process goes on when its worker has stopped
-	Wrap      []string `json:"-"` // a command to run the worker under
+	Define    map[string]definition // what some of the consumers have of their own
+	Pool      int32                 // connections for HandleTx; 0: as many as handlers could want
+	Procs     int                   // GOMAXPROCS; 0: as it is
+	Stay      bool                  // the process goes on when its worker has stopped
+	Wrap      []string              `json:"-"` // a command to run the worker under
+}
+
+// definition is how a consumer differs from the others; zero fields do not.
+type definition struct {
+	Types          []string
+	Start          keyline.Start
+	PreviousNames  []string
+	Revision       int
+	Batch, Window  int
+	Park           bool
+	MaxInFlight    int
+	Attempts       int
+}
+
+// apply is how the suite says it.
+func (d definition) apply(c *keyline.Consumer) {
+	if d.Types != nil {
+		c.Types = d.Types
+	}
+	if d.Start.Kind != "" {
+		c.Start = d.Start
+	}
+	if d.Batch != 0 {
+		c.BatchSize = d.Batch
+	}
+	if d.Window != 0 {
+		c.Window = d.Window
+	}
+	if d.Park {
+		c.OnDead = keyline.Park
+	}
+	if d.Attempts != 0 {
+		c.Retry.Delays = c.Retry.Delays[:d.Attempts-1]
+	}
+	c.PreviousNames, c.Revision, c.MaxInFlight = d.PreviousNames, d.Revision, d.MaxInFlight
 }
 
 // child is the worker process.
@@ -60,10 +97,16 @@ func child(text string) int {
 func work(s spec) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	asked := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			asked <- struct{}{}
+		}
 		os.Exit(4) // the suite is gone
 	}()
+	if s.Procs != 0 {
+		runtime.GOMAXPROCS(s.Procs)
+	}
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGTERM)
 	cfg, err := pgxpool.ParseConfig(s.URL)
@@ -71,6 +114,9 @@ func work(s spec) error {
 		return err
 	}
 	cfg.MaxConns = 32 // as many HandleTx transactions at once
+	if s.Pool != 0 {
+		cfg.MaxConns = s.Pool
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err
@@ -91,6 +137,12 @@ func work(s spec) error {
 	if err != nil {
 		return err
 	}
+	go func() {
+		for range asked {
+			f, err := json.Marshal(figures{runtime.NumGoroutine(), w.Health()})
+			fmt.Println("figures "+string(f), err)
+		}
+	}()
 	if err := w.Start(ctx); err != nil {
 		return err
 	}
@@ -113,6 +165,12 @@ func work(s spec) error {
 		select {}
 	}
 	return err
+}
+
+// figures is what a worker process says of itself when it is asked.
+type figures struct {
+	Goroutines int
+	Health     keyline.Health
 }
 
 // consumers makes the named ones: tx… by HandleTx, batch… by HandleBatch, the others by Handle.
@@ -145,16 +203,12 @@ func (s spec) consumers(direct *pgxpool.Pool) []keyline.Consumer {
 			c.HandleTx = func(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error { return p.play(ctx, tx, d) }
 		case len(name) >= 5 && name[:5] == "batch":
 			c.BatchSize = 5
-			c.HandleBatch = func(ctx context.Context, batch []*keyline.Delivery) error {
-				for _, d := range batch {
-					if err := p.play(ctx, nil, d); err != nil {
-						return err
-					}
-				}
-				return nil
-			}
+			c.HandleBatch = p.playBatch
 		default:
 			c.Handle = func(ctx context.Context, d *keyline.Delivery) error { return p.play(ctx, nil, d) }
+		}
+		if d, ok := s.Define[name]; ok {
+			d.apply(&c)
 		}
 		list = append(list, c)
 	}
@@ -174,6 +228,25 @@ type script struct {
 	MS    int
 	Deaf  bool // do not heed the context
 	First int  // fail the first so many attempts
+	Spin  int  // keep a processor busy for so many milliseconds
+	Last  bool // in a batch: the others come before this one
+}
+
+// playBatch plays a batch in its order, or the first one last where that says so.
+func (p player) playBatch(ctx context.Context, batch []*keyline.Delivery) error {
+	var s script
+	if err := json.Unmarshal(batch[0].Payload, &s); err != nil {
+		return err
+	}
+	if s.Last {
+		batch = append(slices.Clone(batch[1:]), batch[0])
+	}
+	for _, d := range batch {
+		if err := p.play(ctx, nil, d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p player) play(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error {
@@ -192,6 +265,9 @@ func (p player) play(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error 
 			return err
 		}
 	}
+	if s.Spin > 0 {
+		spin(time.Duration(s.Spin) * time.Millisecond)
+	}
 	if s.Gate != "" {
 		if err := p.await(ctx, s.Gate); err != nil {
 			return err
@@ -200,7 +276,18 @@ func (p player) play(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error 
 	if d.Attempt <= s.First {
 		return errors.New("not yet")
 	}
+	if s.Do == "effect" {
+		_, err := p.direct.Exec(ctx, "insert into faults.effects values ($1, $2, $3, $4, $5)", p.consumer, d.Key.Record, d.Seq, d.IdempotencyKey, d.Redelivered)
+		return err
+	}
 	return p.act(ctx, tx, s.Do)
+}
+
+// spin gives nobody a turn on its processor but by force.
+func spin(d time.Duration) {
+	c := clock.Real()
+	for end := c.Mono() + d; c.Mono() < end; {
+	}
 }
 
 func (p player) act(ctx context.Context, tx pgx.Tx, what string) error {
@@ -267,106 +354,5 @@ func (p player) await(ctx context.Context, gate string) error {
 		if err := clock.Sleep(ctx, clock.Real(), 20*time.Millisecond); err != nil {
 			return err
 		}
-	}
-}
-
-// worker is a worker process.
-type worker struct {
-	t     *stage
-	cmd   *osexec.Cmd
-	lines chan string
-	gone  chan struct{}
-}
-
-// start starts a worker and waits until it is ready.
-func (t *stage) start(s spec) *worker {
-	w := t.launch(s)
-	if !w.says("ready", 60*time.Second) {
-		t.fatal("worker %s does not start", s.Name)
-	}
-	return w
-}
-
-// launch starts a worker process.
-func (t *stage) launch(s spec) *worker {
-	if s.URL == "" {
-		s.URL = t.url()
-	}
-	if s.Direct == "" {
-		s.Direct = t.url()
-	}
-	if len(s.Consumers) == 0 {
-		s.Consumers = []string{"a", "b", "tx"}
-	}
-	if s.Config.Lease == 0 {
-		s.Config.Lease = 2 * time.Second
-	}
-	text, err := json.Marshal(s)
-	t.must(err, "encode")
-	self, err := os.Executable()
-	t.must(err, "find itself")
-	args := append(s.Wrap, self)
-	cmd := osexec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
-	log, err := os.OpenFile(filepath.Join(t.dir, s.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	t.must(err, "open a log")
-	cmd.Stderr = log
-	in, err := cmd.StdinPipe() // it ends with this program; Pdeathsig would go by the thread
-	t.must(err, "make a pipe")
-	out, err := cmd.StdoutPipe()
-	t.must(err, "make a pipe")
-	t.must(cmd.Start(), "start a worker")
-	w := &worker{t: t, cmd: cmd, lines: make(chan string, 1000), gone: make(chan struct{})}
-	go func() {
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			w.lines <- lines.Text()
-		}
-		_ = cmd.Wait() // how it ends is the scenario's business
-		_, _ = in.Close(), log.Close()
-		close(w.gone)
-		close(w.lines)
-	}()
-	t.onEnd(w.kill)
-	return w
-}
-
-// says waits for a line; false where the worker ends first, or time does.
-func (w *worker) says(line string, within time.Duration) bool {
-	timer := w.t.house.clock.NewTimer(within)
-	defer timer.Stop()
-	for {
-		select {
-		case got, ok := <-w.lines:
-			if !ok {
-				return false
-			}
-			if len(got) >= len(line) && got[:len(line)] == line {
-				return true
-			}
-		case <-timer.C():
-			return false
-		}
-	}
-}
-
-func (w *worker) signal(s syscall.Signal) {
-	w.t.must(w.cmd.Process.Signal(s), "signal a worker")
-}
-
-// kill ends the worker as a power cut would.
-func (w *worker) kill() {
-	_ = w.cmd.Process.Kill() // it may be gone
-	<-w.gone
-}
-
-// ended waits until the worker is gone.
-func (w *worker) ended(within time.Duration) bool {
-	timer := w.t.house.clock.NewTimer(within)
-	defer timer.Stop()
-	select {
-	case <-w.gone:
-		return true
-	case <-timer.C():
-		return false
 	}
 }

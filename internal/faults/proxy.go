@@ -24,6 +24,90 @@ type proxy struct {
 	left   int    // so many times
 	cuts   int
 	refuse bool
+	after  bool           // refuse new connections from a cut on
+	trap   *trap          // for the next transaction that fits
+	traps  []*trap        // all there were
+	seen   map[string]int // statements that mention a key
+}
+
+// step is a place in a transaction of one statement.
+type step string
+
+const (
+	beforeStatement step = "before its statement"
+	beforeCommit    step = "after its statement, before its COMMIT"
+	beforeReply     step = "after its COMMIT, before the reply"
+)
+
+// trap stops one transaction at a step.
+type trap struct {
+	marker  string
+	at      step
+	reached chan struct{}
+	open    chan struct{}
+	once    sync.Once
+	cut     bool // when it opens, instead of going on
+}
+
+// release lets what is in the trap go on.
+func (t *trap) release() { t.once.Do(func() { close(t.open) }) }
+
+// set sets a trap for the next transaction that mentions marker.
+func (p *proxy) set(marker string, at step) *trap {
+	return p.setTrap(&trap{marker: marker, at: at}, false)
+}
+
+func (p *proxy) setTrap(t *trap, released bool) *trap {
+	t.reached, t.open = make(chan struct{}), make(chan struct{})
+	if released {
+		t.release()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trap, p.traps = t, append(p.traps, t)
+	return t
+}
+
+// cutBefore cuts the connection that is about to send a statement that mentions marker, once.
+func (p *proxy) cutBefore(marker string) *trap {
+	return p.setTrap(&trap{marker: marker, at: beforeStatement, cut: true}, true)
+}
+
+// take gives the trap to whoever is at its step.
+func (p *proxy) take(at step, fits func(*trap) bool) *trap {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.trap; t != nil && t.at == at && fits(t) {
+		p.trap = nil
+		return t
+	}
+	return nil
+}
+
+// fall waits in a trap and says whether the connection is to be cut.
+func (t *trap) fall() bool {
+	if t == nil {
+		return false
+	}
+	close(t.reached)
+	<-t.open
+	return t.cut
+}
+
+// count begins to count the statements that mention a key; counted is how many there have been.
+func (p *proxy) count(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.seen == nil {
+		p.seen = map[string]int{}
+	}
+	p.seen[key] = 0
+}
+
+func (p *proxy) counted(key string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen[key]
 }
 
 // link is one connection through the proxy.
@@ -34,6 +118,7 @@ type link struct {
 	mu             sync.Mutex
 	names          map[string]string // prepared statements
 	marked         bool
+	inTrap         *trap // set for this transaction
 }
 
 // newProxy stands before the scenario's server and returns the URL to use.
@@ -53,6 +138,12 @@ func (t *stage) newProxyOn(addr string) (*proxy, string) {
 
 func (p *proxy) close() {
 	_ = p.ln.Close()
+	p.mu.Lock()
+	p.trap = nil
+	for _, t := range p.traps {
+		t.release()
+	}
+	p.mu.Unlock()
 	p.cutAll()
 	p.group.Wait()
 }
@@ -186,31 +277,68 @@ func (l *link) asked(kind byte, body []byte) bool {
 		name, _, _ := bytes.Cut(rest, []byte{0})
 		text = l.names[string(name)]
 	}
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
-	if l.p.left > 0 && text != "" && strings.Contains(text, l.p.marker) {
-		l.mu.Lock()
-		l.marked = true
-		l.mu.Unlock()
+	if text == "" {
+		return false
 	}
-	return false
+	mentions := func(t *trap) bool { return strings.Contains(text, t.marker) }
+	if l.p.take(beforeStatement, mentions).fall() {
+		return true
+	}
+	l.p.mu.Lock()
+	for key := range l.p.seen {
+		if strings.Contains(text, key) {
+			l.p.seen[key]++
+		}
+	}
+	marked := l.p.left > 0 && strings.Contains(text, l.p.marker)
+	l.p.mu.Unlock()
+	held := l.p.take(beforeCommit, mentions)
+	if held == nil {
+		held = l.p.take(beforeReply, mentions)
+	}
+	l.mu.Lock()
+	l.marked = l.marked || marked
+	if held != nil {
+		l.inTrap = held
+	}
+	here := l.inTrap
+	if text = strings.Trim(text, "\x00"); here == nil || here.at != beforeCommit || !strings.EqualFold(text, "commit") {
+		here = nil
+	} else {
+		l.inTrap = nil
+	}
+	l.mu.Unlock()
+	return here.fall()
 }
 
 // answered sees what the server sends.
 func (l *link) answered(kind byte, body []byte) bool {
+	commit := kind == 'C' && strings.HasPrefix(string(body), "COMMIT")
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	marked, held := l.marked, l.inTrap
 	switch {
-	case kind == 'C' && l.marked && strings.HasPrefix(string(body), "COMMIT"):
-		l.p.mu.Lock()
-		defer l.p.mu.Unlock()
-		if l.p.left > 0 {
-			l.p.left--
-			l.p.cuts++
-			return true
-		}
+	case commit && held != nil && held.at == beforeReply:
+		l.inTrap = nil
 	case kind == 'Z' && len(body) == 1 && body[0] == 'I':
 		l.marked = false
+		held = nil
+	default:
+		held = nil
 	}
-	return false
+	l.mu.Unlock()
+	if held.fall() {
+		return true
+	}
+	if !commit || !marked {
+		return false
+	}
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if l.p.left == 0 {
+		return false
+	}
+	l.p.left--
+	l.p.cuts++
+	l.p.refuse = l.p.refuse || l.p.after
+	return true
 }

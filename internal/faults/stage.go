@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -136,7 +137,8 @@ func (t *stage) prepare() {
 	t.must(err, "migrate")
 	t.pool = t.newPool(t.url(), 24)
 	t.must(recorder.Install(t.ctx, t.pool), "install the recorder")
-	t.exec("create schema faults; create table faults.gates (name text primary key)")
+	t.exec("create schema faults; create table faults.gates (name text primary key);"+
+		"create table faults.effects (consumer text, record_key text, seq bigint, key text, redelivered boolean)")
 	t.client, err = keyline.NewClient(keyline.ClientConfig{})
 	t.must(err, "make a client")
 }
@@ -186,6 +188,13 @@ func (t *stage) try(sql string, args ...any) int {
 	return n
 }
 
+// operator may do everything.
+func (t *stage) operator() keyline.Operator {
+	o, err := keyline.NewOperator(t.pool, keyline.OperatorConfig{Actor: "op", Role: keyline.RoleAdmin})
+	t.must(err, "make an operator")
+	return o
+}
+
 // do is an event's payload: what its handlers are to do.
 type do map[string]any
 
@@ -196,9 +205,36 @@ func event(record string, d do) keyline.NewEvent {
 	return keyline.NewEvent{Key: keyline.Key{Record: record}, Type: "fault.staged", Payload: d}
 }
 
-func (t *stage) append(record string, d do) {
-	_, err := t.client.Append(t.ctx, t.pool, event(record, d))
+func (t *stage) append(record string, d do) { t.appendType(record, "fault.staged", d) }
+
+func (t *stage) appendType(record, kind string, d do) uuid.UUID {
+	e := event(record, d)
+	e.Type = kind
+	r, err := t.client.Append(t.ctx, t.pool, e)
 	t.must(err, "append")
+	return r.ID
+}
+
+// appendBulk appends n events of one type to each of some records, as fast as may be.
+func (t *stage) appendBulk(records []string, kind string, n int) {
+	events := make([]keyline.NewEvent, 0, 500)
+	flush := func() {
+		_, err := t.client.AppendMany(t.ctx, t.pool, events)
+		t.must(err, "append many")
+		events = events[:0]
+	}
+	for range n {
+		for _, r := range records {
+			e := event(r, nil)
+			e.Type = kind
+			if events = append(events, e); len(events) == cap(events) {
+				flush()
+			}
+		}
+	}
+	if len(events) > 0 {
+		flush()
+	}
 }
 
 func (t *stage) appendN(record string, n int) {
