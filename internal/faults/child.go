@@ -47,14 +47,14 @@ type spec struct {
 
 // definition is how a consumer differs from the others; zero fields do not.
 type definition struct {
-	Types          []string
-	Start          keyline.Start
-	PreviousNames  []string
-	Revision       int
-	Batch, Window  int
-	Park           bool
-	MaxInFlight    int
-	Attempts       int
+	Types         []string
+	Start         keyline.Start
+	PreviousNames []string
+	Revision      int
+	Batch, Window int
+	Park          bool
+	MaxInFlight   int
+	Attempts      int
 }
 
 // apply is how the suite says it.

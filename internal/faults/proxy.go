@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // proxy stands between workers and the server and understands just enough of
@@ -43,10 +44,23 @@ const (
 type trap struct {
 	marker  string
 	at      step
+	skip    int // so many that fit go by
 	reached chan struct{}
 	open    chan struct{}
 	once    sync.Once
 	cut     bool // when it opens, instead of going on
+}
+
+// holds waits until somebody is in the trap.
+func (t *trap) holds(s *stage, within time.Duration) bool {
+	timer := s.house.clock.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-t.reached:
+		return true
+	case <-timer.C():
+		return false
+	}
 }
 
 // release lets what is in the trap go on.
@@ -55,6 +69,13 @@ func (t *trap) release() { t.once.Do(func() { close(t.open) }) }
 // set sets a trap for the next transaction that mentions marker.
 func (p *proxy) set(marker string, at step) *trap {
 	return p.setTrap(&trap{marker: marker, at: at}, false)
+}
+
+// unset takes a trap away that nobody has come to.
+func (p *proxy) unset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trap = nil
 }
 
 func (p *proxy) setTrap(t *trap, released bool) *trap {
@@ -78,6 +99,10 @@ func (p *proxy) take(at step, fits func(*trap) bool) *trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t := p.trap; t != nil && t.at == at && fits(t) {
+		if t.skip > 0 {
+			t.skip--
+			return nil
+		}
 		p.trap = nil
 		return t
 	}

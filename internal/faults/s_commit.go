@@ -2,13 +2,11 @@ package main
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/keylinehq/keyline"
-	"github.com/keylinehq/keyline/internal/clock"
 )
 
 var commitOrder = []scenario{
@@ -17,7 +15,6 @@ var commitOrder = []scenario{
 	{"3", "an appender's backend is killed in mid-transaction, twice", killedAppender},
 	{"4", "foreign sessions sit idle in transaction", idleSessions},
 	{"5", "5,000 events in one transaction that stays open", bigTransaction},
-	{"6", "appends race settling, under load", settleRace},
 	{"47", "one transaction over 3,000 records stays open", wideTransaction},
 	{"45", "PREPARE TRANSACTION with an append", prepared},
 }
@@ -146,45 +143,6 @@ func bigTransaction(t *stage) {
 	if n := t.done("big%"); n != 10000 {
 		t.fail("%d deliveries of the big transaction, want 10000", n)
 	}
-}
-
-// settleRace keeps records at the edge between empty and not, from many sides at once.
-func settleRace(t *stage) {
-	t.open()
-	t.start(spec{Name: "w1", Consumers: []string{"a", "tx"}})
-	t.start(spec{Name: "w2", Consumers: []string{"a", "tx"}})
-	const appenders, each = 6, 250
-	var group sync.WaitGroup
-	errs := make(chan error, appenders)
-	for i := range appenders {
-		group.Go(func() {
-			random := clock.NewRand(uint64(i))
-			for range each {
-				tx, err := t.pool.Begin(t.ctx)
-				if err == nil {
-					_, err = t.client.Append(t.ctx, tx, event(fmt.Sprintf("r%d", random.IntN(5)), nil))
-				}
-				if err != nil {
-					errs <- err
-					return
-				}
-				if random.IntN(5) == 0 {
-					_ = tx.Rollback(t.ctx)
-				} else if err := tx.Commit(t.ctx); err != nil {
-					errs <- err
-					return
-				}
-				t.pause(time.Duration(random.IntN(12)) * time.Millisecond)
-			}
-		})
-	}
-	group.Wait()
-	select {
-	case err := <-errs:
-		t.fatal("append: %v", err)
-	default:
-	}
-	t.check(allow{})
 }
 
 func wideTransaction(t *stage) {

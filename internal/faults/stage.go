@@ -137,7 +137,7 @@ func (t *stage) prepare() {
 	t.must(err, "migrate")
 	t.pool = t.newPool(t.url(), 24)
 	t.must(recorder.Install(t.ctx, t.pool), "install the recorder")
-	t.exec("create schema faults; create table faults.gates (name text primary key);"+
+	t.exec("create schema faults; create table faults.gates (name text primary key);" +
 		"create table faults.effects (consumer text, record_key text, seq bigint, key text, redelivered boolean)")
 	t.client, err = keyline.NewClient(keyline.ClientConfig{})
 	t.must(err, "make a client")
@@ -262,4 +262,9 @@ func (t *stage) done(record string) int {
 
 func (t *stage) awaitDone(record string, n int, within time.Duration) {
 	t.eventually(fmt.Sprintf("%d deliveries of %s", n, record), within, func() bool { return t.done(record) >= n })
+}
+
+// isNothingToDo says whether an act was refused because nothing would change.
+func isNothingToDo(err error) bool {
+	return errors.Is(err, &keyline.Error{Code: keyline.CodeNothingToDo})
 }
