@@ -62,6 +62,13 @@ early as (
   union
   -- And within a run events end in their order.
   select o.consumer, o.tenant, o.record_key, o.seq from ordered o where o.older_done > o.done and not o.dead
+),
+-- Counted once for all consumers: for each of them anew, what was recorded would be compared with all that is owed.
+violations as (select e.consumer, count(*) as n from early e group by e.consumer),
+strangers as (
+  select m.consumer, count(*) as n from marks m
+  left join owed o on o.consumer = m.consumer and o.tenant = m.tenant and o.record_key = m.record_key and o.seq = m.seq
+  where o.seq is null group by m.consumer
 )
 select c.name as consumer,
   count(d.seq) filter (where d.expected) as expected,
@@ -69,9 +76,8 @@ select c.name as consumer,
   coalesce(sum(d.times - 1) filter (where d.times > 1), 0)::bigint as redelivered,
   count(d.seq) filter (where d.dead and d.done is null) as dead,
   count(d.seq) filter (where d.expected and d.done is null and not d.dead and not d.skipped) as lost,
-  (select count(*) from early e where e.consumer = c.name) as order_violations,
-  (select count(*) from marks m where m.consumer = c.name and not exists (
-    select from owed o where o.consumer = m.consumer and o.tenant = m.tenant and o.record_key = m.record_key and o.seq = m.seq)) as unexpected
+  coalesce((select v.n from violations v where v.consumer = c.name), 0) as order_violations,
+  coalesce((select u.n from strangers u where u.consumer = c.name), 0) as unexpected
 from keyline.consumers c
 left join deliveries d on d.consumer_id = c.id
 where not c.contract_only and c.status <> 'retired'

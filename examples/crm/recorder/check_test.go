@@ -161,3 +161,34 @@ func TestAConsumerIsOwedNothingFromBeforeItsStart(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// Promise: a check takes time by how much was delivered, not by its square: after ten minutes of traffic it
+// must not take minutes. Statistics are of no help: what the planner guesses of the parts is a few rows.
+func TestTheCheckOfALongLogIsNotQuadratic(t *testing.T) {
+	t.Parallel()
+	a, _ := stream(t)
+	const events = 4000
+	a.Exec(`insert into keyline.records (tenant, record_key, head) select $1, 'long', $2::bigint`, crmtest.Org, events)
+	a.Exec(`insert into keyline.events (record_id, seq, id, type, version, payload, headers, occurred_at, created_at)
+		select r.id, n, gen_random_uuid(), e.type, e.version, '{}', '{}', clock_timestamp(), clock_timestamp()
+		from keyline.records r, generate_series(1, $1::bigint) n,
+		  (select type, version from keyline.events where type = 'activity.updated' limit 1) e where r.record_key = 'long'`, events)
+	a.Exec(`insert into crm.delivered_log (mark, run, consumer, tenant, record_key, seq, attempt, worker)
+		select m.mark, l.run, 'timeline', $1, 'long', l.n, 1, 'w' from
+		  (select n, gen_random_uuid() as run from generate_series(1, $2::bigint) n) l, (values (1, 'begin'), (2, 'done')) m (i, mark) order by l.n, m.i`,
+		crmtest.Org, events)
+	compared, err := recorder.Compared(t.Context(), a.Pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if compared > 20*events {
+		t.Errorf("%.0f rows were compared in vain for %d deliveries", compared, events)
+	}
+	r, err := recorder.Check(t.Context(), a.Pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := r.Consumers["timeline"]; c.Delivered != events || c.OrderViolations != 0 || c.Unexpected != 0 {
+		t.Errorf("%+v", c)
+	}
+}
