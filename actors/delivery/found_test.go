@@ -132,10 +132,10 @@ func TestATimeThatComesTooEarlyIsAskedForAgain(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(1, 1))
 	s.flush(core.Settle)
 	s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushKept, Busy: true}})
-	at := only[WakeAt](s).At
+	only[WakeAt](s)
 	s.now = begin.Add(-time.Second)
-	if s.step(Tick{}); only[WakeAt](s).At != at {
-		t.Fatalf("nobody wakes the machine at %v: %+v", at, s.got)
+	if at := only[WakeAt](s.step(Tick{})).At; at != s.now.Add(busyFirst) {
+		t.Fatalf("the machine is woken at %v", at)
 	}
 }
 

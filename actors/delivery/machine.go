@@ -173,6 +173,9 @@ func (o *Options) setDefaults() {
 // Step takes one message and returns what to do. The effects are valid until the next call.
 func (m *Machine) Step(now time.Time, msg Message) []Effect {
 	m.effects = m.effects[:0]
+	if back := m.now.Sub(now); back > 0 {
+		m.setBack(back)
+	}
 	m.now = now
 	if m.stopped {
 		return nil
@@ -220,6 +223,26 @@ func (m *Machine) Waiting() bool { return !m.stopped && !m.flushing && !m.reload
 
 // Running is how many Starts are not answered yet.
 func (m *Machine) Running() int { return m.running }
+
+// setBack moves the times that this machine has set itself along with a clock
+// that was set back: they are pauses of its own, and would all be longer by the step. Due times
+// that the database keeps stay as they are there.
+func (m *Machine) setBack(by time.Duration) {
+	move := func(t *time.Time) {
+		if !t.IsZero() {
+			*t = t.Add(-by)
+		}
+	}
+	move(&m.dirtySince)
+	move(&m.busySince)
+	move(&m.busyUntil)
+	for i := range m.lanes {
+		move(&m.lanes[i].heldUntil)
+	}
+	for i := range m.retries {
+		move(&m.retries[i].heldUntil)
+	}
+}
 
 // advance does all that can be done now. The order matters: commands change
 // heads, heads decide starts, and only when nothing can start may the claim end.
