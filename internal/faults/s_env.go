@@ -8,7 +8,6 @@ import (
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/keylinehq/keyline"
@@ -16,7 +15,6 @@ import (
 
 var environment = []scenario{
 	{"25", "everything through PgBouncer in transaction mode", throughBouncer},
-	{"43", "the database clock steps forward and back", clockSteps},
 	{"22b", "packets are dropped in a network namespace", namespace},
 }
 
@@ -87,74 +85,6 @@ ignore_startup_parameters = extra_float_digits
 	})
 	// Prepared statements do not go through a transaction pooler of this age.
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable&default_query_exec_mode=exec", port, t.name)
-}
-
-// clockSteps runs the server under libfaketime and moves its clock.
-func clockSteps(t *stage) {
-	set := t.openClocked()
-	w1 := t.start(spec{Name: "w1", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
-	w2 := t.start(spec{Name: "w2", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
-	check := func(n int) {
-		r := fmt.Sprintf("r%d", n)
-		t.append(r, do{"first": 1, "only": "a"})
-		t.append(r, nil)
-		t.awaitDone(r, 4, 25*time.Second)
-		t.append("again", nil)
-		t.awaitDone("again", 2*(n+1), 15*time.Second)
-	}
-	check(0)
-	t.append("slow", do{"ms": 3000})
-	t.append("backoff1", do{"first": 1, "only": "a"}) // in backoff during the step
-	t.running("backoff1", 1)
-	t.pause(500 * time.Millisecond)
-	before := t.number("select extract(epoch from clock_timestamp())::bigint")
-	set("+3600")
-	t.eventually("the clock steps", 10*time.Second, func() bool {
-		return t.number("select extract(epoch from clock_timestamp())::bigint") > before+3000
-	})
-	t.awaitDone("backoff1", 2, 20*time.Second)
-	check(1)
-	t.append("slow", do{"ms": 3000})
-	t.append("backoff2", do{"first": 1, "only": "a"})
-	t.running("backoff2", 1)
-	t.pause(500 * time.Millisecond)
-	set("+0")
-	t.append("backoff3", nil)
-	t.awaitDone("backoff3", 2, 15*time.Second)
-	// A backoff that was set by the later clock ends later by the step; those from the workers' next reading on do not.
-	t.pause(2 * time.Second)
-	check(2)
-	// Work that was unclaimed during a step back: by workers that see the step…
-	set("+7200")
-	forward := func(seconds int) {
-		t.eventually("the clock steps", 10*time.Second, func() bool {
-			return t.number("select extract(epoch from clock_timestamp())::bigint") > before+seconds
-		})
-	}
-	forward(3000)
-	t.awaitDone("backoff2", 2, 30*time.Second)
-	check(3)
-	for _, w := range []*worker{w1, w2} {
-		w.signal(syscall.SIGSTOP)
-	}
-	t.append("unclaimed1", nil)
-	set("+3600")
-	t.pause(100 * time.Millisecond)
-	for _, w := range []*worker{w1, w2} {
-		w.signal(syscall.SIGCONT)
-	}
-	t.awaitDone("unclaimed1", 2, 15*time.Second)
-	if n := t.number("select count(*) from keyline.workers where status <> 'live'"); n != 0 {
-		t.fail("%d workers lost their leases", n)
-	}
-	// … and by one that comes later.
-	w1.kill()
-	w2.kill()
-	t.append("unclaimed2", nil)
-	set("+0")
-	t.start(spec{Name: "w3", Consumers: []string{"a", "b"}, Delay: 4 * time.Second})
-	t.awaitDone("unclaimed2", 2, 15*time.Second)
-	t.check(allow{})
 }
 
 // namespace puts a worker behind a link that drops everything.

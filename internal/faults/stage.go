@@ -255,6 +255,13 @@ func (t *stage) running(record string, seq int) {
 	t.eventually(fmt.Sprintf("a handler begins %s %d", record, seq), 60*time.Second, func() bool { return t.try(begun, record, seq) > 0 })
 }
 
+// order is how a consumer's handler succeeded with a record's events.
+func (t *stage) order(record, consumer string) (seqs string) {
+	t.must(t.pool.QueryRow(t.ctx, `select coalesce(string_agg(seq::text, ' ' order by id), '') from crm.delivered_log
+		where mark = 'done' and record_key = $1 and consumer = $2`, record, consumer).Scan(&seqs), "read the order")
+	return seqs
+}
+
 // done counts what handlers have succeeded with.
 func (t *stage) done(record string) int {
 	return t.try("select count(distinct (consumer, record_key, seq)) from crm.delivered_log where mark = 'done' and record_key like $1", record)
