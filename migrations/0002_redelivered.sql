@@ -5,6 +5,7 @@
 {{ template "v2/flush_v1.sql" . }}
 {{ template "v2/flush_extras.sql" . }}
 {{ template "v2/forgive_started.sql" . }}
+{{ template "v2/hand_back_orphans.sql" . }}
 update {{.schema}}.meta set oldest_binary = 1;
 ---- create above / drop below ----
 lock table {{.schema}}.dead_letters, {{.schema}}.checkpoints in access exclusive mode;

@@ -211,11 +211,11 @@ func TestAnIncarnationThatReplacedALostOneKeepsItsSessions(t *testing.T) {
 
 func TestOrphansAreHandedBackAndHeldClaimsAreNot(t *testing.T) {
 	r := newRig(t)
-	for _, key := range []string{"held", "orphan", "reclaimed", "young"} {
+	for _, key := range []string{"held", "orphan", "ahead", "reclaimed", "young"} {
 		r.append(key)
 	}
 	claims := map[string]core.Claim{}
-	for _, key := range []string{"held", "orphan", "reclaimed", "young"} {
+	for _, key := range []string{"held", "orphan", "ahead", "reclaimed", "young"} {
 		claims[key] = r.claimOne(r.record(key))
 	}
 	other := r.join("other")
@@ -224,15 +224,16 @@ func TestOrphansAreHandedBackAndHeldClaimsAreNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.exec("update keyline.mailboxes set claimed_at = claimed_at - interval '1 minute' where record_id <> $1", claims["young"].Record)
+	r.exec("update keyline.mailboxes set claimed_at = clock_timestamp() + interval '1 hour' where record_id = $1", claims["ahead"].Record) // the clock was set back
 	held := []core.Held{
 		{Record: claims["held"].Record, Token: claims["held"].Token},
 		{Record: claims["reclaimed"].Record, Token: claims["reclaimed"].Token - 1}, // held under a token that is no longer the row's
 	}
 	n, err := r.HandBackOrphans(t.Context(), r.me, held)
-	if err != nil || n != 2 {
+	if err != nil || n != 3 {
 		t.Fatalf("%d, %v", n, err)
 	}
-	for key, want := range map[string]string{"held": "claimed", "orphan": "due", "reclaimed": "due", "young": "claimed", "foreign": "claimed"} {
+	for key, want := range map[string]string{"held": "claimed", "orphan": "due", "ahead": "due", "reclaimed": "due", "young": "claimed", "foreign": "claimed"} {
 		if got := r.mailbox(r.record(key)); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
