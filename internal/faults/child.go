@@ -139,7 +139,7 @@ func work(s spec) error {
 	}
 	go func() {
 		for range asked {
-			f, err := json.Marshal(figures{runtime.NumGoroutine(), w.Health()})
+			f, err := json.Marshal(figures{runtime.NumGoroutine(), w.Health(), w.Readiness()})
 			fmt.Println("figures "+string(f), err)
 		}
 	}()
@@ -171,6 +171,7 @@ func work(s spec) error {
 type figures struct {
 	Goroutines int
 	Health     keyline.Health
+	Readiness  keyline.Readiness
 }
 
 // consumers makes the named ones: tx… by HandleTx, batch… by HandleBatch, the others by Handle.

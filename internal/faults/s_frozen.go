@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -12,6 +13,9 @@ var frozen = []scenario{
 	{"42a", "a worker is frozen while it sleeps as sentinel", frozenSentinel},
 	{"42b", "a worker is frozen under load, again and again", frozenUnderLoad},
 	{"42c", "a worker is frozen inside HandleTx", frozenInTx},
+	{"42d", "a worker is frozen while it claims", frozenAt("keyline.claim(")},
+	{"42e", "a worker is frozen while it loads", frozenAt("m.crashes, m.unclean")},
+	{"42f", "a worker is frozen while it flushes", frozenAt("keyline.flush(")},
 }
 
 func frozenSentinel(t *stage) {
@@ -75,4 +79,52 @@ func frozenInTx(t *stage) {
 	t.append("r", nil)
 	t.awaitDone("r", 5, 30*time.Second)
 	t.check(allow{overlaps: true})
+}
+
+// frozenAt freezes a worker with a transaction of the runtime's own at each of
+// its steps, whose bytes are on their way and go on: what it has sent is carried out, and what
+// it is sent it does not read. The record has more than fits into any buffer.
+func frozenAt(marker string) func(*stage) {
+	return func(t *stage) {
+		t.open()
+		pad := strings.Repeat("x", 900_000)
+		for i, at := range []step{beforeStatement, beforeCommit, beforeReply} {
+			p, url := t.newProxy()
+			r := fmt.Sprintf("r%d", i)
+			w := t.start(spec{Name: fmt.Sprintf("frozen%d", i), URL: url, ListenURL: t.url(), Consumers: []string{"a", "tx"}})
+			trap := p.set(marker, at)
+			tx := t.begin()
+			for range 10 {
+				t.appendIn(tx, r, do{"pad": pad})
+			}
+			t.must(tx.Commit(t.ctx), "commit")
+			if !trap.holds(t, 20*time.Second) {
+				t.fatal("it does not come to %s, %s", marker, at)
+			}
+			w.signal(syscall.SIGSTOP)
+			trap.release()
+			began := t.house.clock.Mono()
+			for range 5 {
+				t.append(r, nil)
+			}
+			if d := t.house.clock.Mono() - began; d > 2*time.Second {
+				t.fail("5 appends beside a worker that is frozen %s took %s", at, d)
+			}
+			other := t.start(spec{Name: fmt.Sprintf("other%d", i), Consumers: []string{"a", "tx"}})
+			n := fmt.Sprintf("n%d", i)
+			t.append(n, nil)
+			t.awaitDone(n, 2, 5*time.Second) // whoever else there is does not wait for it
+			t.awaitDone(r, 30, 40*time.Second)
+			w.signal(syscall.SIGCONT)
+			t.append(r, nil)
+			t.awaitDone(r, 32, 20*time.Second)
+			for _, gone := range []*worker{w, other} {
+				gone.signal(syscall.SIGTERM)
+				if !gone.ended(40 * time.Second) {
+					t.fatal("a worker does not stop")
+				}
+			}
+		}
+		t.check(allow{duplicates: 6, overlaps: true}) // what ran when it froze ends when it goes on
+	}
 }

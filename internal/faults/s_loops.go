@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/keylinehq/keyline"
+)
+
+var loops = []scenario{
+	{"36a", "each loop of a worker fails once at its start", loopsFail},
+	{"36b", "nothing can be listened to at the start", deafStart},
+}
+
+// loopsFail cuts the connection on which a loop asks its first question. Loops
+// that ask nothing (alarms, the pumps of wakes and of failed actors) cannot fail so; that
+// any loop is run again alone is in supervisor: TestEveryLoopIsRetriedAlone.
+func loopsFail(t *stage) {
+	t.open()
+	for i, fault := range []struct{ loop, marker string }{
+		{"claims", "keyline.claim("}, {"claims", "How many microseconds until"}, {"loads", "m.crashes, m.unclean"}, {"news", "Heads of resident records"},
+		{"lease", "set beat = w.beat + 1"}, {"observer", "select id, beat, lease"}, {"orphans", "hand_back_orphans("},
+	} {
+		p, url := t.newProxy()
+		trap := p.cutBefore(fault.marker)
+		name, gate := fmt.Sprintf("w%d", i), fmt.Sprintf("g%d", i)
+		w := t.start(spec{Name: name, URL: url, ListenURL: t.url()})
+		t.append("r"+name, do{"gate": gate, "only": "a"}) // resident for as long as it takes
+		if !trap.holds(t, 30*time.Second) {
+			t.fatal("%s: it asks nothing like %q", fault.loop, fault.marker)
+		}
+		var f figures
+		loop := func() (failures int, ok bool) {
+			f = w.figures()
+			for _, l := range f.Health.Loops {
+				if l.Name == fault.loop {
+					return l.Failures, l.OK
+				}
+			}
+			t.fatal("there is no loop %s", fault.loop)
+			return 0, false
+		}
+		t.eventually(fault.loop+" shows that it has failed", 10*time.Second, func() bool { n, _ := loop(); return n > 0 })
+		t.eventually(fault.loop+" works again", 20*time.Second, func() bool { _, ok := loop(); return ok })
+		for _, l := range f.Health.Loops {
+			if l.Name != fault.loop && l.Failures > 0 {
+				t.fail("%s has failed with %s: %s", l.Name, fault.loop, l.Error)
+			}
+		}
+		if f.Health.Fenced > 0 {
+			t.fail("the worker was fenced for %s", fault.loop)
+		}
+		t.gate(gate)
+		t.append("r"+name, nil)
+		t.awaitDone("r"+name, 6, 20*time.Second)
+		w.signal(syscall.SIGTERM)
+		if !w.ended(40 * time.Second) {
+			t.fatal("a worker does not stop")
+		}
+	}
+	t.check(allow{})
+}
+
+// deafStart: without its listening session a worker polls, says so, and hears once it can.
+func deafStart(t *stage) {
+	t.open()
+	p, url := t.newProxy()
+	p.refuseNew(true)
+	w := t.start(spec{Name: "w1", ListenURL: url, Config: keyline.Config{PollInterval: 300 * time.Millisecond}})
+	listening := func() string {
+		for _, c := range w.figures().Readiness.Checks {
+			if c.Name == "listening" {
+				return c.Status
+			}
+		}
+		return ""
+	}
+	t.append("r", nil)
+	t.awaitDone("r", 3, 20*time.Second)
+	t.eventually("it says that it hears nothing", 20*time.Second, func() bool { return listening() != "ok" })
+	p.refuseNew(false)
+	t.eventually("it hears", 30*time.Second, func() bool { return listening() == "ok" })
+	t.append("r", nil)
+	t.awaitDone("r", 6, 10*time.Second)
+	t.check(allow{})
+}
