@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/keylinehq/keyline/cli"
 	"github.com/keylinehq/keyline/internal/clock"
 )
 
@@ -24,6 +25,9 @@ type result struct {
 }
 
 func main() {
+	if os.Getenv(commandEnv) != "" {
+		os.Exit(cli.Run(os.Args[1:]))
+	}
 	if spec := os.Getenv(childEnv); spec != "" {
 		os.Exit(child(spec))
 	}

@@ -132,3 +132,13 @@ func (w *worker) ended(within time.Duration) bool {
 		return false
 	}
 }
+
+// alive says whether the process runs.
+func (w *worker) alive() bool {
+	select {
+	case <-w.gone:
+		return false
+	default:
+		return true
+	}
+}

@@ -10,6 +10,7 @@ import (
 )
 
 var operators = []scenario{
+	{"34", "every command that reports success has changed something", actsShow},
 	{"51", "commands race settling", commandsRace},
 	{"52", "a dead letter's retry waits while its record goes on", deadRetry},
 }
