@@ -9,7 +9,8 @@
 // all that ran have passed. A scenario that cannot run on this machine is
 // skipped with a reason, which is not a pass.
 //
-// Two witnesses are asked after each scenario: the database (gapless streams,
-// no work without a mailbox, no claim of a dead worker, no position above its
-// head), and a recorder on the handlers' side which the runtime does not write.
+// Two witnesses are asked after each scenario: the database, by what `keyline
+// verify` looks for, and a recorder on the handlers' side which the runtime does
+// not write. docs/guarantees.md says which scenarios stand for which promise, and
+// what they do not show.
 package main
