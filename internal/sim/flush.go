@@ -41,7 +41,7 @@ func (t *Twin) Flush(worker, epoch int64, f core.Flush) core.FlushResult {
 	} else {
 		t.updateMailbox(r, &f, f.Then == core.Release || gone)
 	}
-	t.writeCheckpoints(&f)
+	t.writeCheckpoints(r, &f)
 	if gone || f.Then == core.Release {
 		res.Status = core.FlushGone
 	}
@@ -126,13 +126,13 @@ func (t *Twin) updateMailbox(r *record, f *core.Flush, ends bool) {
 	}
 }
 
-func (t *Twin) writeCheckpoints(f *core.Flush) {
+func (t *Twin) writeCheckpoints(r *record, f *core.Flush) {
 	for _, c := range f.Upserts {
 		checkRow(c)
 		k := pair{f.Record, c.Consumer}
 		t.checkpoints[k] = c
-		if delete(t.startedBy, k); c.State == core.Started {
-			t.startedBy[k] = f.Token
+		if delete(t.startedBy, k); c.State == core.Started && r.mailbox != nil {
+			t.startedBy[k] = r.mailbox.Token
 		}
 	}
 	for _, c := range f.Deletes {

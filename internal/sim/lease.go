@@ -79,11 +79,12 @@ func (t *Twin) free(m *Mailbox) {
 }
 
 // forgive gives back attempts that were written ahead on a record that changes
-// hands without a crash: they go on counting as runs, but against no budget. What an earlier claim wrote ahead is left for the next to count.
+// hands without a crash: they go on counting as runs, but against no budget. What an earlier claim wrote ahead is left for the next to count; where
+// it is not known which claim did, it is given back.
 func (t *Twin) forgive(r *record) {
 	for _, c := range t.consumers {
 		k := pair{r.id, c.ID}
-		if row, ok := t.checkpoints[k]; ok && row.State == core.Started && (t.startedBy[k] == r.mailbox.Token || t.Defects.ForgiveAny) {
+		if row, ok := t.checkpoints[k]; ok && row.State == core.Started && (t.startedBy[k] == r.mailbox.Token || t.startedBy[k] == 0 || t.Defects.ForgiveAny) {
 			row.State, row.Granted = core.Ready, min(row.Granted+1, row.Attempt)
 			t.checkpoints[k] = row
 		}
