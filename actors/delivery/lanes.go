@@ -72,7 +72,7 @@ func (m *Machine) mayHaveRun(l *lane) int64 {
 		case e == nil:
 			seq = to
 			continue
-		case m.applies(l, e) != core.NotApplicable:
+		case m.applies(l, e) == core.Applies: // a version that is not supported was passed, as one that does not concern it
 			n--
 		}
 		seq = e.Seq

@@ -115,3 +115,16 @@ func TestARowThatDoesNotSayWhatRanIsTakenCarefully(t *testing.T) {
 		t.Fatalf("row %+v", c)
 	}
 }
+
+// An event whose version was not supported was passed without a run, so that the lost claim's one run was of the next.
+func TestAVersionThatIsNotSupportedIsNoneOfWhatMayHaveRun(t *testing.T) {
+	versions := func(c *core.Consumer) { c.Versions, c.OnUnsupported = []int{1}, keylinetype.SkipUnsupported }
+	paused := consumer(1, versions, func(c *core.Consumer) { c.Status = core.Paused })
+	s := start(t, registry(paused), loaded(3, 0, func(l *core.Loaded) {
+		l.Unclean = true
+		l.Events[0].Version = 2
+	}))
+	if c := row(s.flush(core.Settle), 1); c == nil || c.RedeliverTo != 2 {
+		t.Fatalf("row %+v", c)
+	}
+}

@@ -203,7 +203,7 @@ func (r *run) commit(worker, epoch int64, f core.Flush) core.FlushResult {
 		}
 		r.stats.Wants += len(f.Wants)
 	}
-	r.check.flushed(was, &f, res)
+	r.check.flushed(was, worker, &f, res)
 	return res
 }
 

@@ -23,7 +23,7 @@ func (c *checker) before(recordID int64) moment {
 }
 
 // flushed looks at what a flush has done.
-func (c *checker) flushed(was moment, f *core.Flush, res core.FlushResult) {
+func (c *checker) flushed(was moment, worker int64, f *core.Flush, res core.FlushResult) {
 	switch res.Status {
 	case core.FlushFenced, core.FlushEpoch:
 		return
@@ -31,6 +31,11 @@ func (c *checker) flushed(was moment, f *core.Flush, res core.FlushResult) {
 		c.clean[f.Token] = true
 		c.endedAt[f.Record] = c.twin.Now
 	case core.FlushKept:
+	}
+	for _, u := range f.Upserts {
+		if k := (pair{f.Record, u.Consumer}); c.startedBy[k] == worker {
+			c.startedBy[k] = 0 // it says itself what became of the attempt
+		}
 	}
 	c.accounted(was, f.Token)
 	c.sparse(f.Record)
