@@ -1,0 +1,2 @@
+drop trigger {{.TriggerAccept}} on {{.Table}};
+drop trigger {{.TriggerForward}} on {{.Table}};

@@ -1,0 +1,1 @@
+lock table {{.Table}} in exclusive mode;
