@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/keylinehq/keyline"
@@ -79,7 +80,7 @@ func scripts(t *testing.T, dir string, url func(t *testing.T) string) {
 			database := url(t)
 			commands := newBackground().commands()
 			maps.Copy(commands, map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "json": jsonValue, "keys": jsonKeys, "lines": lineCount, "jaeger-double": jaegerDouble,
+				"exits": exits, "json": jsonValue, "keys": jsonKeys, "lines": lineCount, "jaeger-double": jaegerDouble, "sql": runSQL,
 			})
 			testscript.Run(t, testscript.Params{
 				Files: []string{f}, RequireExplicitExec: true,
@@ -125,6 +126,26 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// sql STATEMENT [VALUE] runs a statement on the script's database, whose one row is this value.
+func runSQL(ts *testscript.TestScript, neg bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DATABASE_URL"))
+	ts.Check(err)
+	defer func() { _ = conn.Close(ctx) }()
+	if len(args) == 1 {
+		if _, err = conn.Exec(ctx, args[0]); (err == nil) == neg {
+			ts.Fatalf("%s: %v", args[0], err)
+		}
+		return
+	}
+	var got any
+	ts.Check(conn.QueryRow(ctx, args[0]).Scan(&got))
+	if (fmt.Sprint(got) == args[1]) == neg {
+		ts.Fatalf("%s: %v, want (not: %v) %s", args[0], got, neg, args[1])
 	}
 }
 

@@ -33,6 +33,7 @@ func TestEveryActHasTheFlagsOfAnAct(t *testing.T) {
 		"keyline records", "keyline records list", "keyline records show", "keyline events", "keyline events list", "keyline events show",
 		"keyline dead-letters", "keyline dead-letters list", "keyline doctor", "keyline trace", "keyline health", "keyline top",
 		"keyline api", "keyline api openapi", "keyline token", "keyline token list",
+		"keyline outbox", "keyline outbox probe", "keyline outbox status",
 	}
 	var acts []string
 	walk((&app{}).root(), func(c *cobra.Command) {
@@ -55,6 +56,7 @@ func TestEveryActHasTheFlagsOfAnAct(t *testing.T) {
 		"keyline dead-letters retry", "keyline dead-letters resolve", "keyline events retry", "keyline retry", "keyline skip", "keyline recover", "keyline drain",
 		"keyline prune", "keyline consumers pause", "keyline consumers resume", "keyline consumers disable", "keyline consumers retire",
 		"keyline token create", "keyline token revoke",
+		"keyline outbox prepare", "keyline outbox backfill", "keyline outbox cutover", "keyline outbox back",
 	} {
 		if !slices.Contains(acts, want) {
 			t.Errorf("%s is not among the acts %v", want, acts)

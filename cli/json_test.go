@@ -70,6 +70,12 @@ var jsonLines = []struct {
 	{line: "consumers retire parks --yes --reason test"},
 	{line: "recover --yes", exit: exitConflict},
 	{line: "prune --yes --reason test"},
+	{line: "outbox probe --settings testdata/outbox.yaml"}, // its table is made: see below
+	{line: "outbox prepare --settings testdata/outbox.yaml --guard --yes"},
+	{line: "outbox backfill --table outbox --yes"},
+	{line: "outbox cutover --table outbox --yes --reason test"},
+	{line: "outbox status --table outbox"},
+	{line: "outbox back --table outbox --yes --reason test"},
 	{line: "drain w1 --yes --reason test"},
 	{line: "audit"},
 	{line: "migrate down --to 0 --yes"},
@@ -120,6 +126,12 @@ func TestEveryCommandsJSONIsOneObject(t *testing.T) {
 			await(t, db, "select count(*) = 1 from keyline.checkpoints where state = 'backoff'")
 		case "dead-letters resolve --all --yes --reason test":
 			await(t, db, "select count(*) = 1 from keyline.dead_letters where status = 'open'")
+		case "outbox probe --settings testdata/outbox.yaml":
+			_, err := db.Pool().Exec(t.Context(), `create table outbox (id bigint generated always as identity primary key,
+				created_at timestamptz not null default clock_timestamp(), event_type text not null, payload jsonb not null, processed_at timestamptz)`)
+			if err != nil {
+				t.Fatal(err)
+			}
 		case "consumers retire parks --yes --reason test":
 			await(t, db, "select sweep is null from keyline.consumers where name = 'parks'")
 		}

@@ -134,6 +134,11 @@ func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Conte
 	if err != nil {
 		return err
 	}
+	return a.carryOut(cmd, f, p)
+}
+
+// carryOut does what a plan says once it is confirmed, or says what it would do.
+func (a *app) carryOut(cmd *cobra.Command, f *actFlags, p plan) error {
 	if f.dryRun && p.preview != nil {
 		if a.global.json {
 			return a.printJSON(p.preview)

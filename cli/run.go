@@ -94,7 +94,7 @@ func (a *app) root() *cobra.Command {
 		a.statusCommand(), a.statusActs(a.consumersCommand()), a.showCommand(), a.benchCommand(),
 		a.whyCommand(), a.verifyCommand(), a.deadLettersCommand(), a.retryCommand(), a.skipCommand(), a.recoverCommand(), a.auditCommand(),
 		a.workersCommand(), a.drainCommand(), a.recordsCommand(), a.eventsCommand(), a.pruneCommand(), a.doctorCommand(), a.traceCommand(), a.healthCommand(), a.topCommand(),
-		a.apiCommand(), a.tokenCommand(),
+		a.apiCommand(), a.tokenCommand(), a.outboxCommand(),
 	)
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultCompletionCmd()
