@@ -170,13 +170,15 @@ type (
 	RecordView = store.RecordView
 	// RecordWork is its work that waits, or is under way.
 	RecordWork = store.RecordWork
-	// RecordSummary is a record in a list, RecordEvent an event in one.
+	// RecordSummary is a record in a list.
 	RecordSummary = store.RecordSummary
-	RecordEvent   = store.RecordEvent
+	// RecordEvent is an event in a list, with the state of each delivery.
+	RecordEvent = store.RecordEvent
 	// EventView is an event as it stands.
 	EventView = store.EventView
-	// EventTrace is how an event went, TracedDelivery how one delivery of it did.
-	EventTrace     = store.EventTrace
+	// EventTrace is how an event went.
+	EventTrace = store.EventTrace
+	// TracedDelivery is how one delivery of an event went.
 	TracedDelivery = store.TracedDelivery
 	// Overview is an installation at a glance.
 	Overview = store.Overview

@@ -215,7 +215,7 @@ func (o *operator) RecoverStaleClaims(ctx context.Context, reason string) (Recov
 		return r, operated(op, err)
 	}
 	if len(r.Workers) == 0 && r.Claims == 0 {
-		return r, nothing(op, "no worker is lost, and live ones hold all claims")
+		return r, nothing(op, "no worker has been silent for longer than its lease, and claims are held by live ones alone; of a worker that has just gone, ask again in a lease")
 	}
 	return r, nil
 }

@@ -66,6 +66,42 @@ func TestWhyIsAFunctionOfTheRows(t *testing.T) {
 	}
 }
 
+func TestWhysSentenceIsAboutWhatIsNotDone(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	earlier, worker := now.Add(-time.Hour), int64(7)
+	done := store.WhyConsumer{ID: 1, Name: "a", Status: "active", State: "ready", Seq: 2, Hosts: []int64{7}}
+	redelivering, behind := done, done
+	redelivering.Retrying, redelivering.RetryingAt = 3, &earlier
+	behind.Seq, behind.NextSeq, behind.NextAt = 0, 1, &earlier
+	held := store.WhyRows{Mailbox: true, Worker: &worker, WorkerName: "crm", WorkerStatus: "live", ClaimedAt: &earlier}
+	silent := held
+	silent.WorkerSilent = true
+	for _, tc := range []struct {
+		name      string
+		rows      store.WhyRows
+		consumers []store.WhyConsumer
+		has, not  string
+	}{
+		{"an appender is all that there is", store.WhyRows{AppenderHolds: true}, []store.WhyConsumer{done, done}, "a transaction that appends", "more"},
+		{"the others are done", held, []store.WhyConsumer{behind, done}, "event 1", "more"},
+		{"one more is behind", held, []store.WhyConsumer{behind, behind}, "One more consumer is not done here.", "1 more"},
+		{"two more are behind", held, []store.WhyConsumer{behind, behind, behind}, "2 more consumers are not done here.", ""},
+		{"a dead letter is delivered again", held, []store.WhyConsumer{redelivering}, "dead letter 3", "event 2"},
+		{"its holder is gone, and nobody has found it lost", silent, []store.WhyConsumer{behind}, "crm#7 has claimed r and has been silent", "look at its handler"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			v := tc.rows
+			v.Key, v.Head, v.Now, v.Consumers = Key{Record: "r"}, 2, now, tc.consumers
+			got := explain(v).Sentence
+			if !strings.Contains(got, tc.has) || tc.not != "" && strings.Contains(got, tc.not) {
+				t.Errorf("%q: wants %q and not %q", got, tc.has, tc.not)
+			}
+		})
+	}
+}
+
 func TestWhysCommandsCanBePasted(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"activity:42": "activity:42", "it's": `'it'\''s'`, "a b": "'a b'", "$(rm)": "'$(rm)'", "": "''", "-x": "'-x'"} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -311,6 +312,13 @@ func TestRecoverFreesClaimsOfWorkersThatStaySilent(t *testing.T) {
 	exec(t, db.Pool(), `insert into keyline.workers (name, instance, host, pid, lease, consumers, beat_at)
 		values ('silent', gen_random_uuid(), 'h', 1, '100 milliseconds', '{c}', now() - interval '1 hour')`)
 	exec(t, db.Pool(), `update keyline.mailboxes set claimed_by = (select max(id) from keyline.workers), claimed_at = now()`)
+	workers := must(o.Workers(t.Context()))(t)
+	if len(workers) == 0 || !workers[len(workers)-1].Silent {
+		t.Errorf("nobody says that it is silent: %+v", workers)
+	}
+	if w := must(o.Why(t.Context(), keyline.Key{Record: "thing:1"}))(t); !strings.Contains(w.Sentence, "has been silent") {
+		t.Error(w.Sentence)
+	}
 	r := must(o.RecoverStaleClaims(t.Context(), "host is gone"))(t)
 	if len(r.Workers) != 1 || r.Claims != 1 {
 		t.Errorf("%+v", r)

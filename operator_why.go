@@ -194,12 +194,18 @@ func sentence(v *store.WhyRows, list []WhyConsumer) string {
 		return fmt.Sprintf("Worker %d has claimed %s and does not live any more: another one frees it within a lease, `keyline recover` does it now.",
 			*v.Worker, quoted(v.Key))
 	}
+	if v.Worker != nil && v.WorkerSilent {
+		return fmt.Sprintf("Worker %s#%d has claimed %s and has been silent for longer than its lease. See whether its process runs. Another worker frees what it holds; where none runs, start one, or `keyline recover`.",
+			v.WorkerName, *v.Worker, quoted(v.Key))
+	}
 	worst, waiting := -1, 0
 	for i := range list {
 		if list[i].Reason == ReasonDone || list[i].Reason == ReasonPaused && v.Consumers[i].NextSeq == 0 {
 			continue
 		}
-		waiting++
+		if list[i].Reason != ReasonAppenderInFlight {
+			waiting++
+		}
 		if worst < 0 || slices.Index(severity, list[i].Reason) < slices.Index(severity, list[worst].Reason) {
 			worst = i
 		}
@@ -208,8 +214,14 @@ func sentence(v *store.WhyRows, list []WhyConsumer) string {
 		return settledSentence(v, list)
 	}
 	s := consumerSentence(v, &v.Consumers[worst], &list[worst])
-	if waiting > 1 {
-		s += fmt.Sprintf(" %d more are not done here.", waiting-1)
+	if list[worst].Reason != ReasonAppenderInFlight {
+		waiting--
+	}
+	switch {
+	case waiting == 1:
+		s += " One more consumer is not done here."
+	case waiting > 1:
+		s += fmt.Sprintf(" %d more consumers are not done here.", waiting)
 	}
 	return s
 }
@@ -237,6 +249,9 @@ func settledSentence(v *store.WhyRows, list []WhyConsumer) string {
 func consumerSentence(v *store.WhyRows, row *store.WhyConsumer, c *WhyConsumer) string {
 	key := shell(v.Key.Record) + tenantFlag(v.Key)
 	next := fmt.Sprintf("%s waits with event %d of %s", c.Name, max(row.NextSeq, c.Position), quoted(v.Key))
+	if row.NextSeq == 0 && row.Retrying != 0 {
+		next = fmt.Sprintf("%s waits with dead letter %d of %s, which it is to deliver again", c.Name, row.Retrying, quoted(v.Key))
+	}
 	switch c.Reason {
 	case ReasonParked:
 		if c.errorCode == core.CodeUnsupportedVersion && c.DeadLetter == nil {

@@ -274,7 +274,7 @@ func TestWhyLockstep(t *testing.T) {
 	if r := whyOf(w, "slow").Reason; r != keyline.ReasonBackoff {
 		t.Errorf("slow: %s", r)
 	}
-	says(t, w, "slow waits with event 1", "1 more")
+	says(t, w, "slow waits with event 1", "One more")
 }
 
 func TestWhyScope(t *testing.T) {

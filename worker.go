@@ -75,7 +75,7 @@ func NewWorker(pool *pgxpool.Pool, cfg Config, consumers ...Consumer) (*Worker, 
 }
 
 // Run starts the worker, waits until ctx ends or an operator has drained it,
-// and stops it within the shutdown grace.
+// and stops it within the shutdown grace. Its error is Start's or Stop's; that ctx ended is none.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.Start(ctx); err != nil {
 		return err

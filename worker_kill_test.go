@@ -191,10 +191,13 @@ func TestHandlerThatEndsTheProcessIsFoundAndDeadLettered(t *testing.T) {
 		appendN(t, db, "victim", 1)
 		p = startChild(t, db, modeExit)
 	}
-	var reason string
+	var reason, code string
 	var seq int64
-	if err := db.Pool().QueryRow(t.Context(), "select reason, seq from keyline.dead_letters").Scan(&reason, &seq); err != nil {
+	if err := db.Pool().QueryRow(t.Context(), "select reason, error_code, seq from keyline.dead_letters").Scan(&reason, &code, &seq); err != nil {
 		t.Fatal(err)
+	}
+	if runbook := string(must(os.ReadFile("docs/operations.md"))(t)); !strings.Contains(runbook, "`keyline dead-letters list --code "+code+"`") {
+		t.Errorf("the runbook does not say how to find what has the code %s", code)
 	}
 	if reason != "crash_budget" || seq != 1 {
 		t.Fatalf("dead letter: %s for seq %d", reason, seq)

@@ -38,13 +38,20 @@ var workerHeaders = []string{"WORKER", "HOST", "PID", "STATUS", "CLAIMS", "BEAT"
 
 func workerRows(workers []keyline.WorkerView) (rows [][]string) {
 	for _, w := range workers {
-		status := w.Status
-		if w.DrainAt != nil && status == "live" {
-			status = "draining"
-		}
-		rows = append(rows, []string{nameOf(w), w.Host, strconv.Itoa(w.PID), status, count(w.Claims), when(&w.BeatAt), list(w.Consumers)})
+		rows = append(rows, []string{nameOf(w), w.Host, strconv.Itoa(w.PID), statusOf(w), count(w.Claims), when(&w.BeatAt), list(w.Consumers)})
 	}
 	return rows
+}
+
+// statusOf is a worker's status for people.
+func statusOf(w keyline.WorkerView) string {
+	switch {
+	case w.Silent:
+		return "silent"
+	case w.DrainAt != nil && w.Status == "live":
+		return "draining"
+	}
+	return w.Status
 }
 
 // nameOf names one worker among several of a name.

@@ -60,11 +60,16 @@ func (a *app) complain(w io.Writer, _ fang.Styles, err error) {
 	if a.signals.stop.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errInterrupted
 	}
-	_, _ = fmt.Fprintln(w, "keyline:", printable(strings.TrimPrefix(err.Error(), "keyline: ")))
+	_, _ = fmt.Fprintln(w, "keyline:", printable(plain(err.Error())))
 	var usage *usageError
 	if errors.As(err, &usage) && usage.command != "" {
 		_, _ = fmt.Fprintf(w, "Run '%s --help' for usage.\n", usage.command)
 	}
+}
+
+// plain leaves out the package's name, which begins the line already, and what no line of a terminal should have.
+func plain(message string) string {
+	return strings.NewReplacer(": keyline: ", ": ", "\t", "  ").Replace(strings.TrimPrefix(message, "keyline: "))
 }
 
 func (a *app) root() *cobra.Command {

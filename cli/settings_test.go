@@ -114,6 +114,17 @@ func TestFlagBeatsEnvironmentBeatsFile(t *testing.T) {
 	}
 }
 
+func TestWhatWentWrongIsOneThingSaidOnce(t *testing.T) {
+	for in, want := range map[string]string{
+		"keyline: consumer x: keyline: not found":  "consumer x: not found",
+		"failed to connect:\n\t127.0.0.1: refused": "failed to connect:\n  127.0.0.1: refused",
+	} {
+		if got := printable(plain(in)); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestPrintableShowsWhatATerminalWouldObey(t *testing.T) {
 	for in, want := range map[string]string{
 		"activity:42":         "activity:42",

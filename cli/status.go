@@ -60,9 +60,10 @@ func problems(o keyline.Overview) []string {
 			list = append(list, fmt.Sprintf(format, args...))
 		}
 	}
-	live := slices.ContainsFunc(o.Workers, func(w keyline.WorkerView) bool { return w.Status == "live" })
+	live := slices.ContainsFunc(o.Workers, func(w keyline.WorkerView) bool { return w.Status == "live" && !w.Silent })
 	add(!live && o.Records.Due+o.Records.Claimed+o.Records.Wanting > 0, "records have work and no worker lives")
 	for _, w := range o.Workers {
+		add(w.Silent, "worker %s#%d has been silent for longer than its lease: see whether its process runs; `keyline recover` frees what it holds", w.Name, w.ID)
 		add(w.Status == "lost", "worker %s#%d was lost within the last hour", w.Name, w.ID)
 	}
 	for _, c := range o.Consumers {

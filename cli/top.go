@@ -167,7 +167,7 @@ func drawTop(w io.Writer, f topFrame) error {
 	}
 	for _, v := range f.Workers {
 		flying, open := flight(v.State)
-		workers = append(workers, []string{nameOf(v), v.Host, v.Status, count(v.Claims), count(flying), age(f.At, &v.BeatAt), list(open)})
+		workers = append(workers, []string{nameOf(v), v.Host, statusOf(v), count(v.Claims), count(flying), age(f.At, &v.BeatAt), list(open)})
 	}
 	for _, r := range f.Stuck {
 		stuck = append(stuck, []string{r.Record + ofTenant(r.Tenant), r.Reason, age(f.At, r.Since), orDash(r.Consumer), attempts(r.Attempt), orDash(r.ErrorCode),

@@ -96,6 +96,23 @@ func TestAFrameShowsWhatWaitsAndWhoseBreakerIsOpen(t *testing.T) {
 	}
 }
 
+// Promise: a worker that is gone is not shown as one that works, though no other has found it lost.
+func TestASilentWorkerIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	gone := keyline.WorkerView{ID: 7, Name: "crm", Status: "live", Silent: true}
+	if rows := workerRows([]keyline.WorkerView{gone}); rows[0][3] != "silent" {
+		t.Errorf("%v", rows)
+	}
+	o := keyline.Overview{Workers: []keyline.WorkerView{gone}}
+	o.Records.Due = 1
+	said := strings.Join(problems(o), "; ")
+	for _, want := range []string{"no worker lives", "crm#7 has been silent for longer than its lease"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q is not in %q", want, said)
+		}
+	}
+}
+
 // Promise: figures that nobody keeps any more say so.
 func TestCountsThatStandStillAreSaidToBeOld(t *testing.T) {
 	t.Parallel()

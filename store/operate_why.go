@@ -24,6 +24,7 @@ type WhyRows struct {
 	Worker       *int64 // that has claimed it
 	WorkerName   string
 	WorkerStatus string
+	WorkerSilent bool // it has not renewed for longer than its lease
 	ClaimedAt    *time.Time
 	Crashes      int
 	Commands     int64 // of operators, waiting
@@ -101,7 +102,7 @@ func (o *Operate) whyRows(ctx context.Context, tx pgx.Tx, ids []int64, consumer 
 	at := make(map[int64]int, len(ids))
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v WhyRows, err error) {
 		err = row.Scan(&v.Record, &v.Key.Tenant, &v.Key.Record, &v.Head, &v.Cursor, &v.Mailbox, &v.DueAt,
-			&v.Worker, &v.WorkerName, &v.WorkerStatus, &v.ClaimedAt, &v.Crashes, &v.Commands, &v.Ordering, &v.Now)
+			&v.Worker, &v.WorkerName, &v.WorkerStatus, &v.WorkerSilent, &v.ClaimedAt, &v.Crashes, &v.Commands, &v.Ordering, &v.Now)
 		at[v.Record] = len(at)
 		return v, err
 	})

@@ -51,7 +51,10 @@ type OverviewWorker struct {
 	DrainAt   *time.Time      `json:"drain_at"` // when an operator asked it to drain
 	StartedAt time.Time       `json:"started_at"`
 	BeatAt    time.Time       `json:"beat_at"`
-	Claims    int64           `json:"claims"`
+	// Silent is true for one that counts as live and has not renewed for longer than its lease, by the database's
+	// clock: it is gone or cut off, and no other worker has been there to find it lost.
+	Silent bool  `json:"silent"`
+	Claims int64 `json:"claims"`
 }
 
 // OverviewConsumer is a line of the map of consumers.
@@ -123,7 +126,7 @@ func (s *Store) readWorkers(ctx context.Context) ([]OverviewWorker, error) {
 		return nil, translate("read workers", err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w OverviewWorker, err error) {
-		err = row.Scan(&w.ID, &w.Name, &w.Host, &w.PID, &w.Status, &w.Consumers, &w.State, &w.DrainAt, &w.StartedAt, &w.BeatAt, &w.Claims)
+		err = row.Scan(&w.ID, &w.Name, &w.Host, &w.PID, &w.Status, &w.Consumers, &w.State, &w.DrainAt, &w.StartedAt, &w.BeatAt, &w.Silent, &w.Claims)
 		return w, err
 	})
 	return list, translate("read workers", err)
