@@ -196,7 +196,7 @@ func TestACutoverThatIsKilledChangesNothing(t *testing.T) {
 				r.exec(`select pg_terminate_backend($1, 10000)`, conn.PgConn().PID())
 			}
 		})
-		if m, err := o.Cutover(r.Context(), by, outbox.CutoverOptions{Patience: brisk}); err == nil || !met {
+		if m, err := o.Cutover(r.Context(), by, outbox.CutoverOptions{Patience: brisk}); !errors.Is(err, keyline.ErrUnavailable) || !met {
 			t.Fatalf("%s: %+v, %v, met %v", step, m, err, met)
 		}
 		want(t, step+": state", r.state(), outbox.StateGuarded)

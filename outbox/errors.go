@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/keylinehq/keyline/keylinetype"
 )
@@ -57,11 +59,16 @@ func busy(err error) bool {
 	return false
 }
 
-// failed says during what something failed. An error of the server without a class of its own stays what it is.
+// failed says during what something failed. A server that is gone, or that ended the session, is unavailable: nothing was changed, or,
+// where it was lost during the commit, Status says what holds. Other errors of the server stay what they are.
 func failed(during string, err error) error {
 	var own *refusal
-	if err == nil || errors.As(err, &own) {
+	if err == nil || errors.As(err, &own) || errors.Is(err, context.Canceled) {
 		return err
+	}
+	switch state := sqlState(err); {
+	case state == "", state == "25P03", strings.HasPrefix(state, "08"), strings.HasPrefix(state, "53"), strings.HasPrefix(state, "57"):
+		return unavailable(err, "%s", during)
 	}
 	return fmt.Errorf("keyline: outbox: %s: %w", during, err)
 }

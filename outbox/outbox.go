@@ -196,7 +196,7 @@ func (o *Outbox) read(ctx context.Context, q querier, name string) (*table, erro
 	if settings != "" {
 		t.settings = &Settings{}
 		if err := json.Unmarshal([]byte(settings), t.settings); err != nil {
-			return nil, failed("read the settings that the table was prepared with", fmt.Errorf("comment of its function: %w", err))
+			return nil, conflict("the comment of the function that %s fills in keys with is none of Keyline's settings any more: %v", triggerFill, err)
 		}
 	}
 	return t, nil
@@ -221,7 +221,7 @@ func (o *Outbox) audit(ctx context.Context, tx pgx.Tx, by By, action string, t *
 	}
 	encoded, err := json.Marshal(detail)
 	if err != nil {
-		return failed("write the audit", err)
+		return fmt.Errorf("keyline: outbox: write the audit: %w", err)
 	}
 	_, err = tx.Exec(ctx, `insert into `+o.schema+`.audit (actor, action, target, reason, detail) values ($1, $2, $3, $4, $5::text::jsonb)`,
 		by.Actor, action, t.name(), by.Reason, string(encoded))

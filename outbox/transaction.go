@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,8 +29,9 @@ func (o *Outbox) change(ctx context.Context, p Patience, f func(context.Context,
 	p = p.withDefaults()
 	for until := o.clock.Mono() + p.Wait; ; {
 		err := o.try(ctx, p, until, f)
+		var own *refusal
 		switch {
-		case !busy(err):
+		case !busy(err), errors.As(err, &own):
 			return err
 		case o.clock.Mono()+p.Pause >= until:
 			return unavailable(err, "others hold what this has to lock; nothing was changed: try again (`keyline doctor` names long transactions)")
