@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,6 +72,7 @@ func TestNoRowIsLostRepeatedOrOvertakenByACutoverUnderTraffic(t *testing.T) {
 		old   = map[string][]string{}
 		sent  [records]int
 		drain = make(chan error, 1)
+		cut   atomic.Bool
 	)
 	for w := range writers {
 		conn := r.conn()
@@ -93,12 +95,13 @@ func TestNoRowIsLostRepeatedOrOvertakenByACutoverUnderTraffic(t *testing.T) {
 			if batches == 10 {
 				close(drained)
 			}
+			late := cut.Load()
 			_, err := drainOnce(r.Context(), conn, true, 20, func(key, n string) {
 				mu.Lock()
 				defer mu.Unlock()
 				old[key] = append(old[key], n)
 			})
-			if err != nil {
+			if err != nil || late {
 				drain <- err
 				return
 			}
@@ -106,6 +109,7 @@ func TestNoRowIsLostRepeatedOrOvertakenByACutoverUnderTraffic(t *testing.T) {
 	})
 	<-drained
 	m := r.cutover()
+	cut.Store(true)
 	wantState(t, <-drain, "55000") // Keyline drains now
 	at := r.number(`select count(*) from outbox`)
 	testdb.Eventually(t, func() bool { return r.number(`select count(*) from outbox`) > at+100 }, "writers do not go on after the cut-over")
@@ -435,9 +439,17 @@ func TestBackWaitsUntilKeylineHasDelivered(t *testing.T) {
 		_, err := o.Back(r.Context(), by, outbox.BackOptions{Settle: time.Millisecond, Patience: brisk})
 		done <- err
 	}()
-	<-waits
+	again := func() {
+		t.Helper()
+		select {
+		case <-waits:
+		case err := <-done:
+			t.Fatalf("back did not wait: %v", err)
+		}
+	}
+	again()
 	r.exec(oldInsert, "7", 2)
-	<-waits
+	again()
 	r.exec(`update keyline.records set cursor = head; delete from keyline.mailboxes`) // all is delivered
 	if err := <-done; err != nil {
 		t.Fatal(err)
