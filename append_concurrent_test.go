@@ -243,3 +243,37 @@ func randomTransaction(ctx context.Context, client *keyline.Client, pool *pgxpoo
 	}
 	return n, tx.Commit(ctx)
 }
+
+// A session plans its statements once, perhaps while the tables are empty and known to be: what it does
+// later must not read all of what has been appended meanwhile.
+func TestManyAppendsInOneTransactionReadOnlyWhatTheyAreAbout(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	const n = 3000
+	conn := db.Connect()
+	for _, sql := range []string{"vacuum analyze keyline.records", "vacuum analyze keyline.events", "vacuum analyze keyline.mailboxes"} {
+		must(conn.Exec(t.Context(), sql))(t)
+	}
+	for name, key := range map[string]string{"with idempotency keys": "'k' || i", "without": "null"} {
+		t.Run(name, func(t *testing.T) {
+			tx := must(db.Connect().Begin(t.Context()))(t) // a session of its own, with plans and counts of its own
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			must(tx.Exec(t.Context(), `select keyline.append('r' || i / 10, 't', '{}', idempotency_key => `+key+`) from generate_series(1, $1::integer) i`, n))(t)
+			rows := must(tx.Query(t.Context(), `select relname, seq_tup_read, coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
+				where schemaname = 'keyline' and relname in ('records', 'events', 'mailboxes')`))(t)
+			tables := 0
+			var table string
+			var scanned, fetched int64
+			must(pgx.ForEachRow(rows, []any{&table, &scanned, &fetched}, func() error {
+				tables++
+				if scanned > 0 || fetched > 4*n {
+					t.Errorf("%s: %d rows read by scans, %d by indexes, for %d appends", table, scanned, fetched, n)
+				}
+				return nil
+			}))(t)
+			if tables != 3 {
+				t.Errorf("%d tables are looked at", tables)
+			}
+		})
+	}
+}
