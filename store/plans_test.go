@@ -156,3 +156,24 @@ func (r *rig) frugalFlushes(consumer int32) {
 		r.rollbackTx(tx)
 	}
 }
+
+// A session may have planned while mailboxes was empty, as it is whenever there is nothing to do.
+func TestBeatsReadFewMailboxesHoweverManyThereAreByNow(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("c"))
+	r.sweepAll()
+	const gone = 500
+	r.exec("vacuum analyze keyline.mailboxes")
+	r.exec(`insert into keyline.workers (name, instance, host, pid, lease, consumers, status, ended_at)
+		select 'gone', gen_random_uuid(), 'h', 1, '15 s', '{}', 'left', clock_timestamp() from generate_series(1, $1)`, gone)
+	tx := r.begin()
+	defer r.rollbackTx(tx)
+	r.frugal(tx, "beats", gone)
+	if err := r.BareSeed(t.Context(), "r", planRecords, 1); err != nil {
+		t.Fatal(err)
+	}
+	for r.count("mailboxes", "claimed_by is not null") < planResident {
+		r.claims(r.me, planBatch)
+	}
+	r.frugal(tx, "beats", gone)
+}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/clock"
 )
 
 // What a registry change leaves to be done on its records, kept in
@@ -80,6 +82,7 @@ func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
 	var walk dueWalk
 	for ctx.Err() == nil {
 		timer.Stop()
+		looked := s.clock.Mono()
 		walked, walkErr := walk.step(ctx, s)
 		more, left, err := s.sweep(ctx)
 		err = errors.Join(walkErr, err)
@@ -99,6 +102,8 @@ func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
 		timer.Reset(pause)
 		select {
 		case <-s.sweepAsked:
+			// Saturated workers call twice a second each: that is no reason to look as often.
+			_ = clock.Sleep(ctx, s.clock, looked+sweepSoon-s.clock.Mono()) // where ctx ends, so does the loop
 		case <-timer.C():
 		case <-ctx.Done():
 		}

@@ -113,7 +113,7 @@ func namespace(t *stage) {
 	t.open()
 	p, proxied := t.newProxyOn("10.77.0.1:0")
 	_ = p
-	w1 := t.start(spec{Name: "w1", URL: proxied, Wrap: []string{"ip", "netns", "exec", "keyline-faults"}})
+	t.start(spec{Name: "w1", URL: proxied, Wrap: []string{"ip", "netns", "exec", "keyline-faults"}})
 	t.append("r", do{"gate": "g", "deaf": true, "only": "a"})
 	t.append("q", do{"gate": "g", "only": "tx"})
 	t.running("r", 1)
@@ -136,5 +136,4 @@ func namespace(t *stage) {
 	})
 	t.append("r", nil)
 	t.check(allow{duplicates: 6, overlaps: true}) // two records, three consumers, a window of one
-	_ = w1
 }

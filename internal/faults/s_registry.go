@@ -76,7 +76,7 @@ func backfill(t *stage) {
 
 func pausedWhileRunning(t *stage) {
 	t.open()
-	w1 := t.start(spec{Name: "w1", Consumers: []string{"a", "b"}})
+	t.start(spec{Name: "w1", Consumers: []string{"a", "b"}})
 	s := t.store()
 	t.append("r", do{"gate": "g", "only": "a"})
 	t.running("r", 1)
@@ -92,7 +92,6 @@ func pausedWhileRunning(t *stage) {
 	t.gate("g")
 	t.awaitDone("r", 8, 30*time.Second)
 	t.check(allow{})
-	_ = w1
 }
 
 func isolation(t *stage) {
