@@ -4,6 +4,8 @@
 //
 //	make faults            all scenarios
 //	make faults N=20,21    these
+//	make faults ARGS='-budget 90s -from 40'
+//	                       from the 41st on, and none begins after 90 seconds
 //
 // It prints one JSON line per scenario and a sum at the end, and fails unless
 // all that ran have passed. A scenario that cannot run on this machine is

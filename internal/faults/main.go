@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,9 +36,11 @@ func main() {
 func suite() int {
 	only := flag.String("n", "", "comma-separated scenarios, by number or number and letter; empty: all")
 	limit := flag.Duration("limit", 4*time.Minute, "how long one scenario may take")
+	budget := flag.Duration("budget", 0, "begin no scenario once this much time is used; 0: all are played")
+	from := flag.Int("from", 0, "begin with the scenario at this position, modulo their number; those before it come last")
 	list := flag.Bool("list", false, "list the scenarios")
 	flag.Parse()
-	chosen := choose(*only)
+	chosen := rotate(choose(*only), *from)
 	if *list {
 		for _, s := range chosen {
 			fmt.Println(s.id, s.name)
@@ -52,7 +53,8 @@ func suite() int {
 	}
 	h := &house{clock: clock.Real()}
 	counts := map[string]int{}
-	for _, s := range chosen {
+	began := h.clock.Mono()
+	left := playWithin(chosen, *budget, func() time.Duration { return h.clock.Mono() - began }, func(s scenario) {
 		r := h.play(s, *limit)
 		counts[r.Status]++
 		line, err := json.Marshal(r)
@@ -60,26 +62,18 @@ func suite() int {
 			panic(err) // of these types there is none
 		}
 		fmt.Println(string(line))
-	}
+	})
 	if err := h.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+	}
+	if left > 0 {
+		fmt.Println("not begun:", left)
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", counts["pass"], counts["fail"], counts["skip"])
 	if counts["fail"] > 0 {
 		return 1
 	}
 	return 0
-}
-
-// choose picks scenarios: "48" means all of 48a, 48b and so on.
-func choose(only string) []scenario {
-	var names []string
-	if only != "" {
-		names = strings.Split(only, ",")
-	}
-	return slices.DeleteFunc(slices.Clone(scenarios()), func(s scenario) bool {
-		return names != nil && !slices.Contains(names, s.id) && !slices.Contains(names, strings.TrimRight(s.id, "abcdefgh"))
-	})
 }
 
 // play runs one scenario to its end, whatever that is.
