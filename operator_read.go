@@ -50,10 +50,11 @@ func (o *operator) InspectRecord(ctx context.Context, key Key, events int) (Reco
 	if !o.sees(key.Tenant) {
 		return RecordView{}, noRecord(op, key)
 	}
-	v, err := o.store.ReadRecord(ctx, key, events)
+	v, rows, err := o.store.ReadRecord(ctx, key, events)
 	if err != nil {
 		return v, operated(op, err)
 	}
+	v.Positions = positions(&rows)
 	internal, err := o.hidden(ctx)
 	v.Events = slices.DeleteFunc(v.Events, func(e store.RecordEvent) bool { return internal[e.Type] })
 	return v, operated(op, err)

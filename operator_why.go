@@ -84,6 +84,19 @@ func explain(v store.WhyRows) Why {
 	return w
 }
 
+// positions are where the consumers stand, each with the reason that explain gives.
+func positions(v *store.WhyRows) (list []store.RecordPosition) {
+	for i := range v.Consumers {
+		c := &v.Consumers[i]
+		w := explainConsumer(v, c)
+		list = append(list, store.RecordPosition{
+			Consumer: c.Name, Status: c.Status, Seq: c.Seq, State: string(w.Reason), Attempt: c.Attempt,
+			NextAttemptAt: first(w.NextAttemptAt, c.NextAttemptAt), FirstFailedAt: c.FirstFailedAt, ErrorCode: c.ErrorCode,
+		})
+	}
+	return list
+}
+
 // explainConsumer finds the reason: what would hold the delivery longest comes first.
 func explainConsumer(v *store.WhyRows, c *store.WhyConsumer) WhyConsumer {
 	out := WhyConsumer{Name: c.Name, Position: c.Seq, attempt: c.Attempt, errorCode: c.ErrorCode, openDead: c.OpenDead}

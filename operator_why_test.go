@@ -2,12 +2,14 @@ package keyline_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
+	"github.com/keylinehq/keyline/store"
 )
 
 func newOperator(t *testing.T, db *testdb.DB, role keyline.Role) keyline.Operator {
@@ -25,15 +27,19 @@ func whyOf(w keyline.Why, consumer string) keyline.WhyConsumer {
 	return keyline.WhyConsumer{}
 }
 
-// awaitReason waits until why gives a consumer this reason on record "thing:1".
+// awaitReason waits until why gives a consumer this reason on record "thing:1",
+// and show the same one.
 func awaitReason(t *testing.T, db *testdb.DB, consumer string, want keyline.Reason) (w keyline.Why, c keyline.WhyConsumer) {
 	t.Helper()
 	o := newOperator(t, db, keyline.RoleViewer)
 	testdb.Eventually(t, func() bool {
 		w = must(o.Why(t.Context(), keyline.Key{Record: "thing:1"}))(t)
 		c = whyOf(w, consumer)
-		return c.Reason == want
-	}, "why says %s of %s", want, consumer)
+		shown := must(o.InspectRecord(t.Context(), keyline.Key{Record: "thing:1"}, 0))(t)
+		return c.Reason == want && slices.ContainsFunc(shown.Positions, func(p store.RecordPosition) bool {
+			return p.Consumer == consumer && p.State == string(want) && p.Seq == c.Position
+		})
+	}, "why and show say %s of %s", want, consumer)
 	return w, c
 }
 

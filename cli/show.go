@@ -23,7 +23,8 @@ func (a *app) showCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "show KEY", Short: "A record, where each consumer stands on it, and its last events", Args: arguments(cobra.ExactArgs(1)),
-		Long:    "Shows a record, where each consumer stands on it, and its last events with the state of each delivery. It shows no payloads.",
+		Long: "Shows a record, where each consumer stands on it, and its last events with the state of each delivery. It shows no payloads.\n" +
+			"A consumer's state is the reason that `keyline why` gives.",
 		Example: "  keyline show activity:42\n  keyline show activity:42 --tenant acme --events 100 --json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if events < 0 || events > mostEvents {

@@ -165,11 +165,6 @@ func (o *Operate) inspectEvent(ctx context.Context, on interface {
 	return v, err
 }
 
-// ReadRecord reads a record, as Store.ReadRecord does.
-func (o *Operate) ReadRecord(ctx context.Context, key keylinetype.Key, events int) (RecordView, error) {
-	return o.s.ReadRecord(ctx, key, events)
-}
-
 // ConsumerMap reads the registered consumers, as Store.ConsumerMap does.
 func (o *Operate) ConsumerMap(ctx context.Context) ([]OverviewConsumer, error) {
 	return o.s.ConsumerMap(ctx)

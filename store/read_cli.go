@@ -177,7 +177,7 @@ type RecordPosition struct {
 	Consumer      string     `json:"consumer"`
 	Status        string     `json:"status"`
 	Seq           int64      `json:"seq"`
-	State         string     `json:"state"`
+	State         string     `json:"state"` // the reason that Why gives
 	Attempt       int        `json:"attempt"`
 	NextAttemptAt *time.Time `json:"next_attempt_at"`
 	FirstFailedAt *time.Time `json:"first_failed_at"`
@@ -196,18 +196,18 @@ type RecordEvent struct {
 	Deliveries map[string]string `json:"deliveries"` // by consumer
 }
 
-// ReadRecord reads a record, where each consumer stands on it, and its last
-// events, at most so many. ErrNotFound where there is no such record.
-func (s *Store) ReadRecord(ctx context.Context, key keylinetype.Key, events int) (RecordView, error) {
+// ReadRecord reads a record and its last events, at most so many; and the rows of the same snapshot that say where each
+// consumer stands and why, from which the caller makes Positions. ErrNotFound where there is no such record.
+func (o *Operate) ReadRecord(ctx context.Context, key keylinetype.Key, events int) (RecordView, WhyRows, error) {
 	v := RecordView{Tenant: key.Tenant, Record: key.Record}
 	var (
 		id      int64
 		working bool
 		w       RecordWork
-		due     *time.Time
+		why     []WhyRows
 	)
-	err := pgx.BeginTxFunc(ctx, s.lease, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, s.q("show_record"), key.Tenant, key.Record).Scan(&id, &v.Head, &v.Cursor, &working, &due, &w.Token, &w.Crashes,
+	err := o.snapshot(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, o.s.q("show_record"), key.Tenant, key.Record).Scan(&id, &v.Head, &v.Cursor, &working, &w.DueAt, &w.Token, &w.Crashes,
 			&w.WorkerID, &w.Worker, &w.ClaimedAt, &w.Commands)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("record %q of tenant %q: %w", key.Record, key.Tenant, keylinetype.ErrNotFound)
@@ -216,27 +216,22 @@ func (s *Store) ReadRecord(ctx context.Context, key keylinetype.Key, events int)
 			return err
 		}
 		if working {
-			w.DueAt = due
 			v.Work = &w
 		}
-		rows, err := tx.Query(ctx, s.q("show_positions"), id)
-		if err != nil {
+		if why, err = o.whyRows(ctx, tx, []int64{id}, 0); err != nil {
 			return err
 		}
-		v.Positions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p RecordPosition, err error) {
-			err = row.Scan(&p.Consumer, &p.Status, &p.Seq, &p.State, &p.Attempt, &p.NextAttemptAt, &p.FirstFailedAt, &p.ErrorCode)
-			return p, err
-		})
-		if err != nil {
-			return err
-		}
-		v.Events, err = s.recordEvents(ctx, tx, id, v.Head-int64(events), events)
+		v.Events, err = o.s.recordEvents(ctx, tx, id, v.Head-int64(events), events)
 		return err
 	})
-	if err != nil && !errors.Is(err, keylinetype.ErrNotFound) {
-		err = translate("read record", err)
+	if err != nil {
+		if !errors.Is(err, keylinetype.ErrNotFound) {
+			err = translate("read record", err)
+		}
+		return v, WhyRows{}, err
 	}
-	return v, err
+	why[0].AppenderHolds, err = o.held(ctx, id)
+	return v, why[0], err
 }
 
 func (s *Store) recordEvents(ctx context.Context, on queryer, record, above int64, limit int) ([]RecordEvent, error) {
