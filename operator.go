@@ -136,7 +136,7 @@ type Operator interface {
 	Consumers(ctx context.Context) ([]ConsumerView, error)
 	// InspectConsumer reads a registered consumer, with who runs it and how it fares.
 	InspectConsumer(ctx context.Context, name string) (ConsumerView, error)
-	// Workers lists the workers that live, and those that were lost within the hour.
+	// Workers lists the workers that live, those that were lost within the hour, and those whose claims are still to be freed.
 	Workers(ctx context.Context) ([]WorkerView, error)
 	// ConsumerHealth reads how every consumer fares: what it has done, and what waits for it, as a worker that leads last counted it.
 	ConsumerHealth(ctx context.Context) ([]ConsumerHealth, error)

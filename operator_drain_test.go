@@ -3,6 +3,8 @@ package keyline_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -138,6 +140,36 @@ func TestADrainThatNobodyHearsStaysAsked(t *testing.T) {
 	wantError(t, <-answer, keyline.ErrConflict, keyline.CodeWorkerNotLive)
 	_, err := o.DrainWorker(t.Context(), 1, "patch")
 	wantError(t, err, keyline.ErrConflict, keyline.CodeNothingToDo)
+}
+
+// Promise: who ended with claims that nobody has freed is listed until they are free, however long ago that was.
+func TestWorkersThatEndedAreListedWhileTheirClaimsAreNotFree(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	exec(t, db.Pool(), `insert into keyline.workers (name, instance, host, pid, lease, status, ended_at)
+		select n, gen_random_uuid(), 'h', 1, interval '15 seconds', left(n, 4), clock_timestamp() + ago::interval
+		from (values ('lost now', '-1 minute'), ('lost long ago', '-1 day'), ('lost long ago, holding', '-1 day'),
+			('left now', '-1 minute'), ('left, its handler runs', '10 seconds'), ('left long ago, holding', '-1 day')) as v(n, ago)`)
+	for i, name := range []string{"lost long ago, holding", "left, its handler runs", "left long ago, holding"} {
+		key := fmt.Sprintf("thing:%d", i)
+		appendN(t, db, key, 1)
+		exec(t, db.Pool(), `update keyline.mailboxes m set claimed_at = clock_timestamp(), token = nextval('keyline.tokens'), claimed_by = w.id
+			from keyline.workers w, keyline.records r where w.name = $1 and r.record_key = $2 and m.record_id = r.id`, name, key)
+	}
+	o := newOperator(t, db, keyline.RoleOperator)
+	listed := func() (names []string) {
+		for _, w := range must(o.Workers(t.Context()))(t) {
+			names = append(names, fmt.Sprintf("%s: %d", w.Name, w.Claims))
+		}
+		return names
+	}
+	if got, want := listed(), []string{"lost now: 0", "lost long ago, holding: 1", "left long ago, holding: 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	exec(t, db.Pool(), "select keyline.recover(10)")
+	if got, want := listed(), []string{"lost now: 0"}; !slices.Equal(got, want) {
+		t.Errorf("recovered: %q, want %q", got, want)
+	}
 }
 
 func TestAWorkerThatFencesItselfIsStillDrained(t *testing.T) {

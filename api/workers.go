@@ -20,7 +20,7 @@ func (h *Handler) registerWorkers() {
 	const tag = "workers"
 	whole(h, operation{
 		id: "listWorkers", method: http.MethodGet, path: "/v1/workers", tag: tag, role: keyline.RoleViewer, scope: scopeInstallation,
-		summary: "The workers that live, and those that were lost within the hour",
+		summary: "The workers that live, those that were lost within the hour, and those whose claims are still to be freed",
 	}, func(ctx context.Context, s *session, _ *none) ([]keyline.WorkerView, error) { return s.Workers(ctx) })
 	add(h, operation{
 		id: "drainWorker", method: http.MethodPost, path: "/v1/workers/{id}/drain", tag: tag, role: keyline.RoleOperator, scope: scopeInstallation,

@@ -18,7 +18,7 @@ import (
 func (a *app) workersCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "workers", Short: "The workers: who lives, what each runs and holds", Args: arguments(cobra.NoArgs),
-		Long: "Lists the workers that live, and those that were lost within the hour.",
+		Long: "Lists the workers that live, those that were lost within the hour, and those whose claims are still to be freed.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
 				list, err := o.Workers(ctx)

@@ -24,7 +24,9 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Workers, consumers and what waits", Args: arguments(cobra.NoArgs),
 		Long: "Shows who works, how each consumer fares, what waits, and what an operator should look at. It shows no payloads.\n" +
-			"With --check the exit code is 1 where there is something to look at.",
+			"With --check the exit code is 1 where there is something to look at: work and no live worker; a worker that is silent, or has\n" +
+			"ended and has claims that nobody has freed yet; a consumer that no live worker runs, that is parked, or that has open dead\n" +
+			"letters; a record that has been due for a minute. A worker that was lost is none once others have what it held.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
 				v, err := o.Overview(ctx)
@@ -52,7 +54,7 @@ func (a *app) statusCommand() *cobra.Command {
 // a fallback poll and a lease.
 const lateness = time.Minute
 
-// problems are what an operator should look at.
+// problems are what an operator should look at: what is wrong now, not what was.
 func problems(o keyline.Overview) []string {
 	list := []string{}
 	add := func(is bool, format string, args ...any) {
@@ -64,7 +66,7 @@ func problems(o keyline.Overview) []string {
 	add(!live && o.Records.Due+o.Records.Claimed+o.Records.Wanting > 0, "records have work and no worker lives")
 	for _, w := range o.Workers {
 		add(w.Silent, "worker %s#%d has been silent for longer than its lease: see whether its process runs; `keyline recover` frees what it holds", w.Name, w.ID)
-		add(w.Status == "lost", "worker %s#%d was lost within the last hour", w.Name, w.ID)
+		add(w.Status != "live" && w.Claims > 0, "worker %s#%d has %s, and %d records that it claimed are not free yet: a live worker frees them, or `keyline recover`", w.Name, w.ID, ended(w), w.Claims)
 	}
 	for _, c := range o.Consumers {
 		runs := c.Status == "active" || c.Status == "backfilling"
@@ -75,6 +77,14 @@ func problems(o keyline.Overview) []string {
 	oldest := time.Duration(o.Records.OldestDueMS) * time.Millisecond
 	add(live && oldest > lateness, "the oldest due record has waited for %s", oldest.Round(time.Second))
 	return list
+}
+
+// ended is what became of a worker that does not live.
+func ended(w keyline.WorkerView) string {
+	if w.Status == "lost" {
+		return "been lost"
+	}
+	return w.Status
 }
 
 func (a *app) printStatus(r statusReport) error {

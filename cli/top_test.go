@@ -113,6 +113,39 @@ func TestASilentWorkerIsSaidToBe(t *testing.T) {
 	}
 }
 
+// Promise: a check fails while what a lost worker held is not free, and not for that it was lost.
+func TestALostWorkerIsAProblemWhileItHoldsClaims(t *testing.T) {
+	t.Parallel()
+	lost := keyline.WorkerView{ID: 7, Name: "crm", Status: "lost"}
+	other := keyline.WorkerView{ID: 8, Name: "crm", Status: "live", Claims: 3}
+	holding, left := lost, lost
+	holding.Claims = 2
+	left.Status, left.Claims = "left", 1
+	hosted := keyline.ConsumerView{Name: "mailer", Status: "active", HostedBy: []string{"crm#8"}}
+	orphan := keyline.ConsumerView{Name: "mailer", Status: "active"}
+	for _, tc := range []struct {
+		name     string
+		workers  []keyline.WorkerView
+		consumer keyline.ConsumerView
+		claimed  int64
+		want     string // begins the one problem; "": there is none
+	}{
+		{"it was replaced", []keyline.WorkerView{lost, other}, hosted, 3, ""},
+		{"nobody replaced it, and nothing waits", []keyline.WorkerView{lost}, orphan, 0, ""},
+		{"nobody replaced it, and something waits", []keyline.WorkerView{lost}, orphan, 1, "records have work and no worker lives"},
+		{"what it held is not free", []keyline.WorkerView{holding, other}, hosted, 5, "worker crm#7 has been lost, and 2 records that it claimed"},
+		{"what one held that left is not free", []keyline.WorkerView{left, other}, hosted, 4, "worker crm#7 has left, and 1 records that it claimed"},
+		{"the others do not run its consumer", []keyline.WorkerView{lost, other}, orphan, 3, "consumer mailer is active and no live worker runs it"},
+	} {
+		o := keyline.Overview{Workers: tc.workers, Consumers: []keyline.ConsumerView{tc.consumer}}
+		o.Records.Claimed = tc.claimed
+		got := problems(o)
+		if tc.want == "" && len(got) != 0 || tc.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], tc.want)) {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
 // Promise: figures that nobody keeps any more say so.
 func TestCountsThatStandStillAreSaidToBeOld(t *testing.T) {
 	t.Parallel()

@@ -50,5 +50,5 @@ func (o *Operate) AwaitDrained(ctx context.Context, worker int64, wait bool) (e 
 	}
 }
 
-// Workers reads the workers that live, and those that were lost within the hour.
+// Workers reads the workers that live, those that were lost within the hour, and those whose claims are still to be freed.
 func (o *Operate) Workers(ctx context.Context) ([]OverviewWorker, error) { return o.s.readWorkers(ctx) }

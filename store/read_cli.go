@@ -39,7 +39,7 @@ type OverviewRecords struct {
 	Parked      int64 `json:"parked"`
 }
 
-// OverviewWorker is a worker that lives, or was lost lately.
+// OverviewWorker is a worker that lives, was lost lately, or ended and has claims that recovery is to free.
 type OverviewWorker struct {
 	ID        int64           `json:"id"`
 	Name      string          `json:"name"`
