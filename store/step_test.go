@@ -58,12 +58,23 @@ func TestTheLookAtAllThatIsNotDueIsMadeInPieces(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	defer func() { cancel(); <-ended }()
-	go func() { r.KeepSweeping(ctx, func() bool { return true }); close(ended) }()
+	// It asks this when it has looked, and then sets its timer: only from there on are the clock's timers no connection's.
+	looked := make(chan struct{})
+	told := func() bool {
+		select {
+		case looked <- struct{}{}:
+		case <-ctx.Done():
+		}
+		return true
+	}
+	go func() { r.KeepSweeping(ctx, told); close(ended) }()
+	r.AskSweep() // which is no reason to walk more slowly
 	for _, due := range []int64{sweepChunk, 2 * sweepChunk, n} {
 		made := func() int64 {
 			return get[int64](r, "select count(*) from keyline.mailboxes where due_at <= clock_timestamp()")
 		}
 		testdb.Eventually(t, func() bool { return made() >= due }, "the next piece")
+		<-looked
 		if err := fake.BlockUntil(ctx, 1); err != nil {
 			t.Fatal(err)
 		}

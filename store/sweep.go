@@ -102,8 +102,8 @@ func (s *Store) KeepSweeping(ctx context.Context, told func() bool) {
 		timer.Reset(pause)
 		select {
 		case <-s.sweepAsked:
-			// Saturated workers call twice a second each: that is no reason to look as often.
-			_ = clock.Sleep(ctx, s.clock, looked+sweepSoon-s.clock.Mono()) // where ctx ends, so does the loop
+			// Saturated workers call twice a second each: that is no reason to look as often, nor to walk more slowly.
+			_ = clock.Sleep(ctx, s.clock, looked+min(pause, sweepSoon)-s.clock.Mono()) // where ctx ends, so does the loop
 		case <-timer.C():
 		case <-ctx.Done():
 		}
