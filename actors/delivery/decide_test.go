@@ -91,3 +91,27 @@ func TestTextsAreMadeStorable(t *testing.T) {
 		}
 	}
 }
+
+// An operator has granted new runs after two failures. A run that does not count (a snooze, a withdrawal) leaves that
+// grant as it is: the next failure is the first of the new budget, not the third of all.
+func TestARunThatDoesNotCountKeepsWhatWasGranted(t *testing.T) {
+	c := consumer(1, func(c *core.Consumer) { c.Retry.Delays = []time.Duration{time.Minute, time.Hour} })
+	for name, out := range map[string]core.Outcome{
+		"snoozed": {Err: keylinetype.Snooze(time.Second)}, "cancelled": {Err: errHandler, Cancelled: true},
+	} {
+		w := work(c, 3)
+		w.Checkpoint.Granted = 2
+		cp := Decide(begin, half, c, &w, &out).Checkpoint
+		if cp.Attempt != 2 || cp.Granted != 2 {
+			t.Errorf("%s: attempt %d, granted %d; want 2, 2", name, cp.Attempt, cp.Granted)
+		}
+		w = work(c, 3)
+		w.Checkpoint = cp
+		b := Decide(begin, half, c, &w, &core.Outcome{Err: errHandler})
+		if due := b.Checkpoint.NextAttemptAt.Sub(begin); b.DeadLetter != nil || due != time.Minute {
+			t.Errorf("%s, then failed: due in %s, dead letter %v; want the first delay", name, due, b.DeadLetter)
+		}
+	}
+}
+
+func half() float64 { return 0.5 }

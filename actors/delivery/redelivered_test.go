@@ -128,3 +128,17 @@ func TestAVersionThatIsNotSupportedIsNoneOfWhatMayHaveRun(t *testing.T) {
 		t.Fatalf("row %+v", c)
 	}
 }
+
+// A worker of version 1 that moves a transactional consumer's row leaves redeliver_to as it was. That its head has been
+// snoozed, which counts as no attempt, the row's state alone tells then.
+func TestAHeadInBackoffHasRunWhateverElseItsRowSays(t *testing.T) {
+	s := start(t, registry(consumer(1)), loaded(2, 0, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Backoff, NextAttemptAt: begin}}
+	}))
+	w := s.begins(1, 1, true)
+	if w.Attempt != 1 {
+		t.Fatalf("attempt %d", w.Attempt)
+	}
+	s.end(w, nil)
+	s.kept().begins(1, 2, false)
+}
