@@ -74,8 +74,8 @@ func NewWorker(pool *pgxpool.Pool, cfg Config, consumers ...Consumer) (*Worker, 
 	return w, nil
 }
 
-// Run starts the worker, waits until ctx ends or an operator has drained it,
-// and stops it within the shutdown grace. Its error is Start's or Stop's; that ctx ended is none.
+// Run starts the worker, waits until ctx ends, an operator has drained it or the schema has been migrated to a version that
+// does not serve it, and stops it within the shutdown grace. Its error is Start's or Stop's; that ctx ended is none.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.Start(ctx); err != nil {
 		return err
@@ -265,7 +265,8 @@ func (w *Worker) startSweeps(ctx context.Context, p *parts) {
 
 // Stop stops claiming, lets running handlers end until ctx ends, then cancels
 // them; hands back the rest without charging an attempt; writes what is to be written last. It may be called
-// again, and joins the first call, or the drain that an operator asked for. The status says what was left running.
+// again, and joins the first call, or the drain that an operator asked for. The error also says it where the worker had ended
+// because the schema did not serve it any more. The status says what was left running.
 func (w *Worker) Stop(ctx context.Context) (Status, error) {
 	w.mu.Lock()
 	p := w.parts
@@ -274,16 +275,17 @@ func (w *Worker) Stop(ctx context.Context) (Status, error) {
 		return Status{}, nil
 	}
 	defer context.AfterFunc(ctx, w.hurry)()
-	status, err := w.halt(ctx, p)
+	status, err := w.halt(ctx, p, nil)
 	w.drains.Wait()
 	return status, err
 }
 
-// halt is the body of the first stop, whoever asked for it.
-func (w *Worker) halt(ctx context.Context, p *parts) (Status, error) {
+// halt is the body of the first stop, whoever asked for it. cause is why a worker ends that nobody has asked to; nil: somebody has.
+func (w *Worker) halt(ctx context.Context, p *parts, cause error) (Status, error) {
 	w.stopOnce.Do(func() {
 		defer w.end()
-		w.status, w.stopErr = p.stop(ctx)
+		status, err := p.stop(ctx)
+		w.status, w.stopErr = status, errors.Join(cause, err)
 	})
 	return w.status, w.stopErr
 }

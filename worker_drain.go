@@ -9,24 +9,29 @@ import (
 	"github.com/keylinehq/keyline/store"
 )
 
-// Done is closed when a started worker has stopped: by Stop, or because an
-// operator drained it. A program that runs nothing else may end then.
+// Done is closed when a started worker has stopped: by Stop, because an
+// operator drained it, or because the schema serves it no more: Stop then returns an error that says so. A program that runs nothing else may end then.
 func (w *Worker) Done() <-chan struct{} { return w.life.Done() }
 
-// startDrains stops the worker when an operator asks for it, as Stop does within the shutdown grace.
+// startDrains stops the worker when an operator asks for it, or when the schema has been migrated away from under it, as
+// Stop does within the shutdown grace.
 func (w *Worker) startDrains(ctx context.Context, p *parts) {
 	ctx, w.hurry = context.WithCancel(context.WithoutCancel(ctx))
 	w.drains.Go(func() {
 		defer w.hurry()
+		var cause error
 		select {
 		case <-p.supervisor.DrainAsked():
+			w.cfg.Logger.Info("keyline worker drains: an operator asked for it", "worker", w.cfg.Name, "grace", w.cfg.ShutdownGrace.String())
+		case err := <-p.store.Unserved():
+			cause = fmt.Errorf("keyline: the worker ended: the schema does not serve it any more: %w", err)
+			w.cfg.Logger.Error("keyline worker drains: the schema does not serve it any more", "worker", w.cfg.Name, "error", err, "grace", w.cfg.ShutdownGrace.String())
 		case <-w.life.Done():
 			return
 		}
-		w.cfg.Logger.Info("keyline worker drains: an operator asked for it", "worker", w.cfg.Name, "grace", w.cfg.ShutdownGrace.String())
 		grace, cancel := context.WithTimeout(ctx, w.cfg.ShutdownGrace)
 		defer cancel()
-		if _, err := w.halt(grace, p); err != nil {
+		if _, err := w.halt(grace, p, cause); err != nil && cause == nil {
 			w.cfg.Logger.Warn("keyline worker has drained, but not all went well", "worker", w.cfg.Name, "error", err)
 		}
 	})

@@ -25,7 +25,7 @@ func (a *app) workerCommand() *cobra.Command {
 		Long: "Runs a worker until SIGINT or SIGTERM, which it takes as: claim nothing more, let handlers finish, hand back the\n" +
 			"rest. A second one cuts the waiting short; nothing is lost by it.\n\n" +
 			"With --once it delivers what is due and ends, for a scheduled job. It also ends when an operator drains it\n" +
-			"(keyline drain).\n\n" +
+			"(keyline drain), and with an error when the schema is migrated to a version that does not serve it.\n\n" +
 			"Every flag is also an environment variable (--poll-interval: KEYLINE_POLL_INTERVAL) and a setting of the file that\n" +
 			"--config names. A flag wins over the environment, the environment over the file. The file can also hold consumers\n" +
 			"that hand their events to HTTP endpoints (webhooks); --check reads it all and starts nothing.\n\n" +
@@ -123,7 +123,7 @@ func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config,
 // flushGrace is how long the last traces and metrics may take to be sent.
 const flushGrace = 5 * time.Second
 
-// work runs a worker until stop ends, or an operator drains it. The signal that ends stop is not the end
+// work runs a worker until stop ends, an operator drains it, or the schema serves it no more. The signal that ends stop is not the end
 // of the work: it is handed back first.
 func (a *app) work(stop context.Context, w *keyline.Worker, cfg keyline.Config, consumers []keyline.Consumer) error {
 	if err := w.Start(stop); err != nil {
@@ -132,15 +132,19 @@ func (a *app) work(stop context.Context, w *keyline.Worker, cfg keyline.Config, 
 	if !cfg.Disabled {
 		cfg.Logger.Info("worker is ready", "consumers", names(consumers), "schema", cfg.Schema)
 	}
+	ended := false
 	select {
 	case <-stop.Done():
 		cfg.Logger.Info("worker is stopping", "grace", cfg.ShutdownGrace.String())
 	case <-w.Done():
-		cfg.Logger.Info("worker was drained by an operator")
+		ended = true
 	}
 	grace, cancel := context.WithTimeout(a.signals.hurry, cfg.ShutdownGrace)
 	defer cancel()
 	status, err := w.Stop(grace) //nolint:contextcheck // stop has ended: the grace is what is left
+	if ended && err == nil {
+		cfg.Logger.Info("worker was drained by an operator")
+	}
 	report(context.WithoutCancel(stop), cfg.Logger, status)
 	return err
 }

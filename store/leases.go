@@ -10,6 +10,7 @@ import (
 
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
+	"github.com/keylinehq/keyline/migrations"
 )
 
 // Join implements core.Leases. After a fence it first ends what the sessions of
@@ -37,7 +38,8 @@ func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 	return id, translate("join", err)
 }
 
-// Renew implements core.Leases. It also takes a reading of the database's clock.
+// Renew implements core.Leases. It also takes a reading of the database's clock, and looks whether the schema still
+// serves this binary (Unserved).
 func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	if len(state) == 0 {
 		state = []byte("{}")
@@ -47,19 +49,30 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	}
 	var live bool
 	var now time.Time
+	schema := migrations.Status{Schema: s.schema, Latest: s.level}
 	before := s.clock.Mono()
-	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state)}, one(&live, &now)); err != nil {
+	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state)}, one(&live, &now, &schema.Current, &schema.Oldest)); err != nil {
 		return translate("renew", err)
 	}
 	s.clock.read(now, before, s.clock.Mono())
 	if s.clock.setBack.Load() {
 		s.AskSweep() // which puts it right
 	}
+	if err := schema.Fit(); err != nil {
+		select {
+		case s.unserved <- err:
+		default: // it is known
+		}
+	}
 	if !live {
 		return fmt.Errorf("renew: worker %d is not live: %w", worker, keylinetype.ErrFenced)
 	}
 	return nil
 }
+
+// Unserved has an error, which says what to do, once a renewal has found that somebody migrated the schema to a version
+// on which this binary cannot work. The lease is renewed all the same, for what the worker has yet to end.
+func (s *Store) Unserved() <-chan error { return s.unserved }
 
 // Beats implements core.Leases.
 func (s *Store) Beats(ctx context.Context) ([]core.Beat, error) {

@@ -64,6 +64,9 @@ type Store struct {
 	sockets     sockets
 	endSessions atomic.Bool // at the next Join
 
+	level    int32      // of this binary, as a schema's version
+	unserved chan error // one, once it is known
+
 	sweepAsked chan struct{}
 	epoch      atomic.Int64 // of the registry that was last read
 
@@ -77,7 +80,7 @@ type Store struct {
 
 // Open connects a Store. It checks that the schema serves this binary.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	s := &Store{schema: cfg.Schema, sweepAsked: make(chan struct{}, 1), instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
+	s := &Store{schema: cfg.Schema, sweepAsked: make(chan struct{}, 1), unserved: make(chan error, 1), instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
 	if s.schema == "" {
 		s.schema = migrations.DefaultSchema
 	}
@@ -143,6 +146,7 @@ func (s *Store) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.level = status.Latest
 	if status.Ahead() {
 		s.log.Info("the schema is newer than this binary, which it still serves", "schema", s.schema, "version", status.Current, "known", status.Latest)
 	}
