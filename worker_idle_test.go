@@ -12,7 +12,9 @@ import (
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/pgdev"
 	"github.com/keylinehq/keyline/internal/testdb"
+	"github.com/keylinehq/keyline/migrations"
 )
 
 // roundTrips counts what is sent to the server: a statement, or several that are sent together.
@@ -37,13 +39,34 @@ func (*roundTrips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDa
 // idleMost is how often in a second an idle worker may ask: see decision 18.
 const idleMost = 2
 
+// aloneOn starts a server with Keyline's schema for one test, and connects to it: what others do on the server that the tests
+// share, such as many notifications at a time, keeps an idle worker awake.
+func aloneOn(t *testing.T, tracer pgx.QueryTracer) (watched, plain *pgxpool.Pool) {
+	t.Helper()
+	server := must(pgdev.Start(t.Context(), pgdev.Options{}))(t)
+	t.Cleanup(func() { _ = server.Stop() })
+	connect := func(tracer pgx.QueryTracer) *pgxpool.Pool {
+		cfg := must(pgxpool.ParseConfig(server.URL("postgres")))(t)
+		cfg.ConnConfig.Tracer = tracer
+		pool := must(pgxpool.NewWithConfig(t.Context(), cfg))(t)
+		t.Cleanup(pool.Close)
+		return pool
+	}
+	watched, plain = connect(tracer), connect(nil)
+	conn := must(plain.Acquire(t.Context()))(t)
+	defer conn.Release()
+	if _, _, err := migrations.Up(t.Context(), conn.Conn(), migrations.DefaultSchema); err != nil {
+		t.Fatal(err)
+	}
+	return watched, plain
+}
+
 // TestAnIdleWorkerAsksLittle: what a worker with default settings and nothing
 // to do asks the database does not grow. The longer the machine takes, the more it may.
 func TestAnIdleWorkerAsksLittle(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t)
 	asked := &roundTrips{}
-	pool := db.NewPool(func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = asked })
+	pool, plain := aloneOn(t, asked)
 	w, err := keyline.NewWorker(pool, keyline.Config{}, keyline.Consumer{Name: "c", Types: []string{"*"}, Effect: keyline.None(),
 		Handle: func(context.Context, *keyline.Delivery) error { return nil }})
 	if err != nil {
@@ -61,7 +84,7 @@ func TestAnIdleWorkerAsksLittle(t *testing.T) {
 	var since time.Duration
 	testdb.Eventually(t, func() bool {
 		var id, beat int64
-		switch err := db.Pool().QueryRow(t.Context(), "select id, beat from "+db.Schema+".workers where status = 'live'").Scan(&id, &beat); {
+		switch err := plain.QueryRow(t.Context(), "select id, beat from keyline.workers where status = 'live'").Scan(&id, &beat); {
 		case errors.Is(err, pgx.ErrNoRows):
 			return false
 		case err != nil:
