@@ -9,7 +9,8 @@ import (
 
 // Handler handles one delivery. The error decides what becomes of it: nil
 // completes it; see Permanent, RetryAfter, Snooze and Skip; any other error is
-// retried by the consumer's policy. ctx is cancelled when the worker has lost
+// retried by the consumer's policy. The delivery is the handler's own, payload and headers included: it may keep and change
+// them. ctx is cancelled when the worker has lost
 // the record or its shutdown grace has passed, and it carries the trace.
 type Handler func(context.Context, *Delivery) error
 

@@ -103,7 +103,11 @@ func (p *InProcess) AppendMany(ctx context.Context, db PGX, events []NewEvent) (
 func (p *InProcess) Events(key Key) []Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.streams.events(key)
+	list := p.streams.events(key)
+	for i, e := range list {
+		list[i] = ownEvent(e)
+	}
+	return list
 }
 
 // publish is AppendMany; first is the index by which errors name the first
@@ -234,9 +238,10 @@ func (p *InProcess) deliver(task inProcessTask) error {
 			}
 		case core.Applies:
 			err = run(task, c, &Delivery{
-				Event: task.event, Consumer: c.Name, Attempt: 1, Mode: Live, IdempotencyKey: task.event.ID.String() + ":" + c.Name,
+				Event: ownEvent(task.event), Consumer: c.Name, Attempt: 1, Mode: Live, IdempotencyKey: task.event.ID.String() + ":" + c.Name,
 			})
 		}
+		err = readable(err)
 		if verdict, _, _ := keylinetype.Judge(err); verdict != VerdictCompleted && verdict != VerdictSkip {
 			errs = append(errs, fmt.Errorf("consumer %s: event %d of %s: %w", c.Name, task.event.Seq, task.event.Record, err))
 		}

@@ -379,3 +379,35 @@ func TestClaimAndRegistrationAtOnceLetOneThrough(t *testing.T) {
 		exec(t, pool, tc.undo)
 	}
 }
+
+// TestInProcessHandlersOwnWhatTheyGet: what one does to its event is seen neither by the next nor in the stream, and an
+// error that panics when it is read is that consumer's failure, not the publisher's end.
+func TestInProcessHandlersOwnWhatTheyGet(t *testing.T) {
+	t.Parallel()
+	var got []string
+	consumer := func(name string) keyline.Consumer {
+		return keyline.Consumer{Name: name, Types: []string{"*"}, Effect: keyline.None(), Handle: func(_ context.Context, d *keyline.Delivery) error {
+			got = append(got, string(d.Payload)+d.Headers["h"])
+			copy(d.Payload, "!!!")
+			d.Headers["h"] = "!"
+			return (*unfit)(nil)
+		}}
+	}
+	p, err := keyline.NewInProcess(keyline.ClientConfig{}, []string{"a"}, consumer("one"), consumer("two"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := keyline.Key{Record: "r"}
+	for range 2 {
+		_, err = p.Append(t.Context(), nil, keyline.NewEvent{Key: key, Type: "a", Payload: []byte("123"), Headers: map[string]string{"h": "x"}})
+		if err == nil || !strings.Contains(err.Error(), "cannot be read") {
+			t.Fatalf("error %v", err)
+		}
+	}
+	for _, e := range p.Events(key) {
+		got = append(got, string(e.Payload)+e.Headers["h"])
+	}
+	if want := []string{"123x", "123x", "123x", "123x", "123x", "123x"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}

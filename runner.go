@@ -1,9 +1,11 @@
 package keyline
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
+	"maps"
 	"strconv"
 	"time"
 
@@ -103,21 +105,22 @@ func (r *runner) run(ctx context.Context, h *hosted, w *core.Work, batch []*Deli
 	})
 }
 
-// timed calls the handler under its consumer's Timeout, if it has one.
+// timed calls the handler under its consumer's Timeout, if it has one. What it returns can be read.
 func (h *hosted) timed(ctx context.Context, tx pgx.Tx, batch []*Delivery) error {
 	if h.Timeout <= 0 {
-		return h.handle(ctx, tx, batch)
+		return readable(h.handle(ctx, tx, batch))
 	}
 	limited, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
-	err := h.handle(limited, tx, batch)
+	err := readable(h.handle(limited, tx, batch))
 	if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
 		return &timeoutError{h.Timeout, err}
 	}
 	return err
 }
 
-// deliveries are what the handler gets. They are its own: it may keep them.
+// deliveries are what the handler gets. They are its own: it may keep and change them. The work's events
+// are those of the record's machine, from which siblings and later attempts are served.
 func deliveries(w *core.Work) []*Delivery {
 	var list []Delivery
 	var batch []*Delivery
@@ -133,7 +136,7 @@ func deliveries(w *core.Work) []*Delivery {
 	for i := range w.Events {
 		e := &w.Events[i]
 		list[i] = Delivery{
-			Event: e.Event, Consumer: w.Consumer.Name, Attempt: w.Attempt, Redelivered: w.Redelivered, Mode: Live, Token: w.Token,
+			Event: ownEvent(e.Event), Consumer: w.Consumer.Name, Attempt: w.Attempt, Redelivered: w.Redelivered, Mode: Live, Token: w.Token,
 			IdempotencyKey: idempotencyKey(e.ID, w.Consumer.ID),
 		}
 		switch {
@@ -145,6 +148,12 @@ func deliveries(w *core.Work) []*Delivery {
 		batch[i] = &list[i]
 	}
 	return batch
+}
+
+// ownEvent copies what an event refers to.
+func ownEvent(e Event) Event {
+	e.Payload, e.Headers = bytes.Clone(e.Payload), maps.Clone(e.Headers)
+	return e
 }
 
 // idempotencyKey is the event's id, a colon, and the consumer's.

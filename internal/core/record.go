@@ -45,6 +45,7 @@ const (
 	CodePanic              = "panic"
 	CodeUnwritable         = "unwritable_outcome"
 	CodeTimeout            = "timeout"
+	CodeUnreadableError    = "unreadable_error"
 )
 
 // Checkpoint is a consumer's own position and retry state on one record. A row

@@ -1,0 +1,132 @@
+package keyline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/testdb"
+)
+
+// unfit is an error whose methods panic where it is nil, as those of most error types do.
+type unfit struct {
+	text  string
+	cause error
+}
+
+func (e *unfit) Error() string { return e.text }
+func (e *unfit) Unwrap() error { return e.cause }
+
+// mute is one of which only the code cannot be had.
+type mute struct{}
+
+func (mute) Error() string     { return "mute" }
+func (mute) ErrorCode() string { panic("no code") }
+
+// deaf is one that can say nothing, but whose chain can be walked.
+type deaf struct{}
+
+func (deaf) Error() string { panic("no text") }
+
+// TestAHandlersErrorThatCannotBeReadIsAnAttempt: what panics while the runtime looks at an error is a failure of that
+// delivery, like any other; not of the record's machine, which would run it again for ever, nor of the process.
+func TestAHandlersErrorThatCannotBeReadIsAnAttempt(t *testing.T) {
+	t.Parallel()
+	none := (*unfit)(nil)
+	for name, c := range map[string]struct {
+		err  error
+		runs int // of two that the policy allows
+	}{
+		"nil pointer": {none, 2}, "its code": {mute{}, 2}, "its text, permanent": {keyline.Permanent(deaf{}), 1},
+		"in a chain": {fmt.Errorf("do: %w", error(&unfit{"do", none})), 2},
+	} {
+		for kind, handler := range map[string]func(*keyline.Consumer, func(*keyline.Delivery) error){
+			"Handle": func(c *keyline.Consumer, f func(*keyline.Delivery) error) {
+				c.Handle = func(_ context.Context, d *keyline.Delivery) error { return f(d) }
+			},
+			"HandleTx": func(c *keyline.Consumer, f func(*keyline.Delivery) error) {
+				c.HandleTx = func(_ context.Context, _ pgx.Tx, d *keyline.Delivery) error { return f(d) }
+			},
+			"HandleBatch": func(c *keyline.Consumer, f func(*keyline.Delivery) error) {
+				c.HandleBatch = func(_ context.Context, b []*keyline.Delivery) error { return f(b[0]) }
+				c.BatchSize = 1
+			},
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.New(t)
+				s := newSeen()
+				consumer := keyline.Consumer{Name: "it", Types: []string{"*"}, Effect: keyline.Database(), Retry: quick(0)}
+				handler(&consumer, func(d *keyline.Delivery) error {
+					s.add(d)
+					if d.Seq == 1 {
+						return c.err
+					}
+					return nil
+				})
+				// Without meters nobody looks at the error before the goroutine of the run ends.
+				startWorker(t, db, keyline.Config{MeterProvider: metricnoop.NewMeterProvider()}, consumer)
+				appendN(t, db, "thing", 2)
+				s.wait(t, c.runs+1)
+				settled(t, db)
+				if n := s.count(); n != c.runs+1 {
+					t.Errorf("%d runs, want %d", n, c.runs+1)
+				}
+				code := scalar[string](t, db.Pool(), "select error_code from keyline.dead_letters where seq = 1")
+				text := scalar[string](t, db.Pool(), "select error_message from keyline.dead_letters where seq = 1")
+				if code != "unreadable_error" || !strings.Contains(text, "cannot be read") {
+					t.Errorf("dead letter with %q, %q", code, text)
+				}
+			})
+		}
+	}
+}
+
+// TestWhatAHandlerDoesToItsEventStaysWithIt: a handler that writes over its payload spoils it neither for its siblings
+// nor for its own next attempt.
+func TestWhatAHandlerDoesToItsEventStaysWithIt(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	s := newSeen()
+	spoil := func(d *keyline.Delivery) {
+		copied := *d
+		copied.Payload, copied.Headers = []byte(string(d.Payload)), maps.Clone(d.Headers)
+		s.add(&copied)
+		for i := range d.Payload {
+			d.Payload[i] = '!'
+		}
+		clear(d.Headers)
+	}
+	consumer := func(name string) keyline.Consumer {
+		return keyline.Consumer{Name: name, Types: []string{"*"}, Effect: keyline.None(), Retry: quick(0, 0), BatchSize: 3,
+			HandleBatch: func(_ context.Context, batch []*keyline.Delivery) error {
+				for _, d := range batch {
+					spoil(d)
+				}
+				if batch[0].Attempt < 3 {
+					return errors.New("again")
+				}
+				return nil
+			}}
+	}
+	startWorker(t, db, keyline.Config{}, consumer("a"), consumer("b"))
+	client := newClient(t, keyline.ClientConfig{})
+	must(client.Append(t.Context(), db.Pool(), keyline.NewEvent{Key: keyline.Key{Record: "thing"}, Type: "thing.done",
+		Payload: map[string]int{"n": 7}, CorrelationID: "request", OccurredAt: time.Unix(1, 0)}))(t)
+	s.wait(t, 6)
+	for _, name := range []string{"a", "b"} {
+		for _, d := range s.of(name, "thing") {
+			if string(d.Payload) != `{"n": 7}` || d.Headers["correlation_id"] != "request" {
+				t.Errorf("%s, attempt %d: %s %v", name, d.Attempt, d.Payload, d.Headers)
+			}
+		}
+	}
+}
