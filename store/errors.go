@@ -18,6 +18,7 @@ const (
 	stateSerialization   = "40001"
 	stateDeadlock        = "40P01"
 	stateLockTimeout     = "55P03"
+	stateCancelled       = "57014" // a statement timeout, or somebody cancelled it
 	stateTooManyConns    = "53300"
 	classConnection      = "08"
 	classShutdown        = "57P"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // Errors of HandleTx transactions that are the handler's doing.
@@ -33,6 +34,9 @@ const (
 // RunTx runs a handler in a transaction that also carries the outcome: the
 // handler's writes, and what book makes of its error, commit together or not at all.
 //
+// Where the transaction cannot be begun for want of the database the handler has not run, and nothing is charged: the
+// Outcome's Err has the verdict of a snooze.
+//
 // After a failure the handler's writes are rolled back and the failure is
 // booked in the same transaction, under the same hold on the claim. Where that cannot be had (begin or
 // commit failed, the connection broke) the Outcome has Err and no Booked: nothing of
@@ -45,7 +49,7 @@ func (s *Store) RunTx(ctx context.Context, w *core.Work, handler func(context.Co
 	s.calls.transactions.Add(1)
 	tx, err := r.begin(ctx)
 	if err != nil {
-		return core.Outcome{Err: translate("begin", err), Fenced: sqlState(err) == stateClaimLost}
+		return r.notBegun(err)
 	}
 	defer r.conn.Release() // destroys it unless it is idle and whole
 	return r.run(ctx, tx, handler)
@@ -82,6 +86,21 @@ func (r *txRun) begin(ctx context.Context) (pgx.Tx, error) {
 			return nil, err
 		}
 	}
+}
+
+// beginPause is the least time until a delivery whose transaction could not be begun is tried again; at most twice that.
+const beginPause = time.Second
+
+// notBegun is the outcome where the handler did not run. What the server lacks (connections, the time to wait for a lock)
+// is no failure of this delivery: charged, a minute of it would make dead letters of all that was due.
+func (r *txRun) notBegun(err error) core.Outcome {
+	reason := translate("begin", err)
+	if !unavailable(err) && !transient(err) && sqlState(err) != stateCancelled {
+		return core.Outcome{Err: reason, Fenced: sqlState(err) == stateClaimLost}
+	}
+	r.store.log.Warn("a handler's transaction could not be begun, and is tried again", "record", r.w.Record, "consumer", r.w.Consumer.Name, "error", err)
+	pause := time.Duration(float64(beginPause) * (1 + r.store.rand.Float64()))
+	return core.Outcome{Err: errors.Join(reason, keylinetype.Snooze(pause))}
 }
 
 func (r *txRun) run(ctx context.Context, tx pgx.Tx, handler func(context.Context, pgx.Tx) error) core.Outcome {

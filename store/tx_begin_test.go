@@ -1,0 +1,101 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/keylinetype"
+)
+
+// unbegun runs a handler that must not run, and wants the delivery to be put off without a charge.
+func (x *txRig) unbegun(why string) {
+	x.Helper()
+	out := x.run(func(context.Context, pgx.Tx) error {
+		x.Errorf("%s: the handler runs", why)
+		return nil
+	})
+	if verdict, delay, _ := keylinetype.Judge(out.Err); verdict != keylinetype.VerdictSnooze || delay < beginPause || delay > 2*beginPause || out.Booked != nil || out.Fenced {
+		x.Errorf("%s: %+v, put off for %s", why, out, delay)
+	}
+}
+
+// TestATransactionThatCannotBeBegunIsNotCharged: the handler has not run, and it is not the delivery that failed.
+func TestATransactionThatCannotBeBegunIsNotCharged(t *testing.T) {
+	var refuse atomic.Bool
+	x := newTxRig(t, func(c *Config) {
+		next := c.Pool.ConnConfig.DialFunc
+		c.Pool.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if refuse.Load() {
+				return nil, errors.New("staged: nobody answers")
+			}
+			return next(ctx, network, addr)
+		}
+		c.Pool.ConnConfig.RuntimeParams["lock_timeout"] = "20ms"
+	})
+	refuse.Store(true)
+	x.unbegun("no connection")
+	refuse.Store(false)
+
+	locker, err := x.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locker.Exec(t.Context(), "select from keyline.mailboxes for update"); err != nil {
+		t.Fatal(err)
+	}
+	x.unbegun("the role's lock_timeout")
+	if err := locker.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := x.run(effect(1)); out.Err != nil || out.Booked == nil || x.effects() != 1 {
+		t.Errorf("in the end: %+v", out)
+	}
+}
+
+// TestNoTimeoutOfTheRoleEndsAHandlersTransaction: there is no generic timeout for handlers, and one that waits for
+// something outside leaves its transaction idle.
+func TestNoTimeoutOfTheRoleEndsAHandlersTransaction(t *testing.T) {
+	x := newTxRig(t, func(c *Config) {
+		c.Pool.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "4s"
+		c.Pool.ConnConfig.RuntimeParams["statement_timeout"] = "5s"
+	})
+	read := func(ctx context.Context, on pgx.Tx, name string) (value string) {
+		if err := on.QueryRow(ctx, "select coalesce(current_setting($1, true), '0')", name).Scan(&value); err != nil {
+			t.Error(err)
+		}
+		return value
+	}
+	out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+		for name, want := range map[string]string{
+			"idle_in_transaction_session_timeout": "0", "transaction_timeout": "0",
+			"statement_timeout": "5s", // this one is about the handler's own statements
+		} {
+			if value := read(ctx, tx, name); value != want {
+				t.Errorf("%s is %s", name, value)
+			}
+		}
+		return nil
+	})
+	if out.Err != nil {
+		t.Error(out.Err)
+	}
+	// What is not a handler's keeps the role's limits.
+	conn, err := x.tx.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if value := read(t.Context(), tx, "idle_in_transaction_session_timeout"); value != "4s" {
+		t.Errorf("afterwards it is %s", value)
+	}
+}
