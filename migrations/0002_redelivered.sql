@@ -1,5 +1,5 @@
 -- Keyline's schema, version 2: what may have run before is remembered across claims, and an attempt that was
--- written ahead is given back by the claim that wrote it alone; append looks nothing up but by key. The pieces lie in v2/.
+-- written ahead is given back by the claim that wrote it alone; append and command look nothing up but by key. The pieces lie in v2/.
 {{ template "v2/tables.sql" . }}
 {{ template "v2/flush.sql" . }}
 {{ template "v2/flush_v1.sql" . }}
@@ -7,6 +7,7 @@
 {{ template "v2/forgive_started.sql" . }}
 {{ template "v2/hand_back_orphans.sql" . }}
 {{ template "v2/append.sql" . }}
+{{ template "v2/command.sql" . }}
 update {{.schema}}.meta set oldest_binary = 1;
 ---- create above / drop below ----
 lock table {{.schema}}.dead_letters, {{.schema}}.checkpoints in access exclusive mode;
@@ -17,6 +18,8 @@ drop function {{.schema}}.flush, {{.schema}}.flush_leave, {{.schema}}.flush_extr
 drop function {{.schema}}.mark_lost, {{.schema}}.mark_lost_row, {{.schema}}.forgive_started, {{.schema}}.recover, {{.schema}}.hand_back_orphans;
 {{ template "v1/recover.sql" . }}
 {{ template "v2/append_v1.sql" . }}
+drop function {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.make_due;
+{{ template "v1/command.sql" . }}
 alter table {{.schema}}.checkpoints drop column redeliver_to, drop column started_by;
 alter table {{.schema}}.dead_letters drop column started_by;
 update {{.schema}}.meta set oldest_binary = 1;

@@ -177,3 +177,26 @@ func TestBeatsReadFewMailboxesHoweverManyThereAreByNow(t *testing.T) {
 	}
 	r.frugal(tx, "beats", gone)
 }
+
+// A session may have planned while nothing had work, and an operator's bulk act gives thousands of commands in one.
+func TestACommandLooksUpItsRecordAlone(t *testing.T) {
+	r := newRig(t)
+	r.exec("vacuum analyze keyline.records, keyline.mailboxes, keyline.commands")
+	tx := r.begin()
+	defer r.rollbackTx(tx)
+	r.in(tx, "insert into keyline.records (tenant, record_key, head) values ('', 'first', 0)")
+	var first int64
+	if err := tx.QueryRow(t.Context(), r.named("select id from keyline.records")).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	command := func() { r.frugal(tx, "command", 1, first, "retry", 1, 1, 0, "olga", "", "first") }
+	lock := func() { r.frugal(tx, "operate_lock_record", 1, first) }
+	for range 10 { // so that the plans are generic ones
+		command()
+		lock()
+	}
+	r.in(tx, "insert into keyline.records (tenant, record_key, head) select '', 'r' || n, 0 from generate_series(1, $1) n", planRecords)
+	r.in(tx, "insert into keyline.mailboxes (record_id, due_at) select id, clock_timestamp() from keyline.records on conflict do nothing")
+	command()
+	lock()
+}
