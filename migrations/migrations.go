@@ -89,7 +89,8 @@ func CheckSchemaName(schema string) error {
 
 // Up brings the schema to this binary's version and returns where it stood before and stands
 // now. A newer schema that still serves this binary is left as it is. It waits up to two minutes for transactions
-// that hold what it has to lock ([ErrBusy]), without making others wait for more than a moment.
+// that hold what it has to lock ([ErrBusy]), without making others wait for more than a moment; where an autovacuum is in its way,
+// for a little over the server's deadlock_timeout.
 func Up(ctx context.Context, conn *pgx.Conn, schema string) (from, to int32, err error) {
 	return ours.up(ctx, conn, schema)
 }
@@ -106,7 +107,7 @@ func (r release) up(ctx context.Context, conn *pgx.Conn, schema string) (from, t
 	case s.Current > s.Latest:
 		return s.Current, s.Current, s.Fit()
 	}
-	if err := r.migrate(ctx, m, s.Latest); err != nil {
+	if err := r.migrate(ctx, conn, m, s.Latest); err != nil {
 		return s.Current, s.Current, fmt.Errorf("migrate: %w", err)
 	}
 	return s.Current, s.Latest, nil
@@ -130,14 +131,19 @@ func (r release) to(ctx context.Context, conn *pgx.Conn, schema string, version 
 	case s.Current > s.Latest:
 		return fmt.Errorf("version %d, known %d: %w", s.Current, s.Latest, ErrNewer)
 	}
-	if err := r.migrate(ctx, m, version); err != nil {
+	if err := r.migrate(ctx, conn, m, version); err != nil {
 		return fmt.Errorf("migrate to %d: %w", version, err)
 	}
 	return nil
 }
 
+// outwaits is how many tries of one call wait for as long as the server takes to end an autovacuum that is in the way. One that
+// is there to prevent a wraparound is not ended: then it was for nothing, and the others have waited behind it.
+const outwaits = 5
+
 // migrate tries until nobody holds what it has to lock.
-func (r release) migrate(ctx context.Context, m *migrate.Migrator, version int32) error {
+func (r release) migrate(ctx context.Context, conn *pgx.Conn, m *migrate.Migrator, version int32) error {
+	timeout, left := r.lockTimeout, outwaits
 	for began := r.clock.Mono(); ; {
 		err := m.MigrateTo(ctx, version)
 		switch {
@@ -149,7 +155,37 @@ func (r release) migrate(ctx context.Context, m *migrate.Migrator, version int32
 		if err := clock.Sleep(ctx, r.clock, r.pause); err != nil {
 			return err
 		}
+		next := r.lockTimeout
+		if left > 0 {
+			wait, err := vacuumed(ctx, conn, m.Data["schema"])
+			if err != nil {
+				return err
+			}
+			if wait > 0 {
+				next, left = next+wait, left-1
+			}
+		}
+		hurry(m, timeout, next)
+		timeout = next
 	}
+}
+
+// vacuumed looks whether an autovacuum holds a table of the schema, and returns how long somebody has to wait for it before the
+// server ends it; 0: there is none. Whoever waits for less waits for its whole run, which may be hours.
+func vacuumed(ctx context.Context, conn *pgx.Conn, schema any) (time.Duration, error) {
+	var ms int64
+	// The rows of others' sessions show no backend_type to those who own no more than the schema; an autovacuum's has no user.
+	err := conn.QueryRow(ctx, `select s.setting::bigint * exists (
+		select from pg_catalog.pg_locks l
+		join pg_catalog.pg_class c on c.oid = l.relation
+		join pg_catalog.pg_stat_activity a on a.pid = l.pid
+		where l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())
+		  and c.relnamespace = $1::text::regnamespace and l.granted and l.mode = 'ShareUpdateExclusiveLock' and a.usesysid is null)::integer
+		from pg_catalog.pg_settings s where s.name = 'deadlock_timeout'`, schema).Scan(&ms)
+	if err != nil {
+		return 0, fmt.Errorf("look for an autovacuum: %w", err)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
 }
 
 func lockNotAvailable(err error) bool {
@@ -215,11 +251,22 @@ func (r release) loadInto(m *migrate.Migrator, schema string) error {
 	if err := m.LoadMigrations(r.files); err != nil {
 		return fmt.Errorf("load migrations: %w", err)
 	}
-	hurry := fmt.Sprintf("set local lock_timeout = %d; -- ms: whoever comes later waits behind this\n", r.lockTimeout.Milliseconds())
-	for _, one := range m.Migrations {
-		one.UpSQL, one.DownSQL = hurry+one.UpSQL, hurry+one.DownSQL
-	}
+	hurry(m, 0, r.lockTimeout)
 	return nil
+}
+
+// hurry gives the migrations another lock_timeout than the one that they have; 0: none.
+func hurry(m *migrate.Migrator, old, now time.Duration) {
+	line := func(d time.Duration) string {
+		if d == 0 {
+			return ""
+		}
+		return fmt.Sprintf("set local lock_timeout = %d; -- ms: whoever comes later waits behind this\n", d.Milliseconds())
+	}
+	for _, one := range m.Migrations {
+		one.UpSQL = line(now) + strings.TrimPrefix(one.UpSQL, line(old))
+		one.DownSQL = line(now) + strings.TrimPrefix(one.DownSQL, line(old))
+	}
 }
 
 // createSchema makes the schema that the version table lives in. "if not

@@ -15,6 +15,9 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/pgdev"
 	"github.com/keylinehq/keyline/internal/testdb"
 	"github.com/keylinehq/keyline/migrations"
 )
@@ -242,6 +245,49 @@ func TestAMigrationThatFindsNoMomentSaysSoAndChangesNothing(t *testing.T) {
 	// Nobody is kept from the next try.
 	if n := scalar[int](t, conn, "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"); n != 0 {
 		t.Errorf("%d advisory locks are left", n)
+	}
+}
+
+// The server ends an autovacuum that somebody has waited for as long as its deadlock_timeout, which is longer than a migration waits
+// for others. Of what others do, an owner of the schema sees little.
+func TestAMigrationEndsAnAutovacuumThatIsInItsWay(t *testing.T) {
+	t.Parallel()
+	server, err := pgdev.Start(t.Context(), pgdev.Options{Settings: map[string]string{"autovacuum_naptime": "1s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	connect := func(user string) *pgx.Conn {
+		cfg, err := pgx.ParseConfig(server.URL("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.User = user
+		conn, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+		return conn
+	}
+	watch := connect("postgres")
+	exec(t, watch, "create role plain login")
+	exec(t, watch, "grant create on database postgres to plain")
+	conn := connect("plain")
+	if _, _, err := migrations.Up(t.Context(), conn, migrations.DefaultSchema); err != nil {
+		t.Fatal(err)
+	}
+	// It takes a tenth of a second for each page.
+	exec(t, conn, `alter table keyline.records set (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1,
+		autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)`)
+	exec(t, conn, "insert into keyline.records (tenant, record_key, head) select '', 'r' || n, 0 from generate_series(1, 200000) n")
+	exec(t, conn, "delete from keyline.records")
+	testdb.Eventually(t, func() bool {
+		return scalar[bool](t, watch, "select exists (select from pg_stat_progress_vacuum where relid = 'keyline.records'::regclass)")
+	}, "an autovacuum")
+	next := withMore(t, "alter table {{.schema}}.records add column note text;"+serves(latest(t, conn))).WithPatience(10*time.Millisecond, 20*time.Second)
+	if _, _, err := next.Up(t.Context(), conn); err != nil {
+		t.Error(err)
 	}
 }
 
