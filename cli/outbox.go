@@ -122,9 +122,33 @@ type shownSQL struct {
 	SQL    []string `json:"sql"`
 }
 
+// outboxLooking prints what look reads, and fails as a check does where that is not fine.
+func outboxLooking[T any](a *app, cmd *cobra.Command, f *outboxFlags, look func(context.Context, *outbox.Outbox) (T, error),
+	print func(T) error, fine func(T) bool,
+) error {
+	o, closeIt, err := a.openOutbox(cmd, f)
+	if err != nil {
+		return err
+	}
+	defer closeIt()
+	v, err := look(cmd.Context(), o)
+	if err != nil {
+		return err
+	}
+	if a.global.json {
+		err = a.printJSON(v)
+	} else {
+		err = print(v)
+	}
+	if err == nil && !fine(v) {
+		err = found()
+	}
+	return err
+}
+
 // outboxActing carries out what changes an outbox. show is its SQL, for --dry-run.
-func (a *app) outboxActing(cmd *cobra.Command, f *outboxFlags, act *actFlags, what string, show func(context.Context, *outbox.Outbox) ([]string, error),
-	do func(context.Context, *outbox.Outbox, outbox.By) (any, error), print func(outcome any) error,
+func outboxActing[T any](a *app, cmd *cobra.Command, f *outboxFlags, act *actFlags, what string, show func(context.Context, *outbox.Outbox) ([]string, error),
+	do func(context.Context, *outbox.Outbox, outbox.By) (T, error), print func(T) error,
 ) error {
 	o, closeIt, err := a.openOutbox(cmd, f)
 	if err != nil {
@@ -136,7 +160,10 @@ func (a *app) outboxActing(cmd *cobra.Command, f *outboxFlags, act *actFlags, wh
 		act: func(ctx context.Context) (any, error) {
 			return do(ctx, o, outbox.By{Actor: act.who(), Reason: act.reason})
 		},
-		print: print,
+		print: func(outcome any) error {
+			v, _ := outcome.(T)
+			return print(v)
+		},
 	}
 	if act.dryRun {
 		texts, err := show(cmd.Context(), o)
@@ -166,24 +193,9 @@ func (a *app) outboxProbe() *cobra.Command {
 			"  keyline outbox probe --table outbox --id id --created created_at --key \"payload->>'activity_id'\" --type event_type \\\n" +
 			"    --payload payload --pending 'processed_at is null' --done 'processed_at = clock_timestamp()'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, closeIt, err := a.openOutbox(cmd, &f)
-			if err != nil {
-				return err
-			}
-			defer closeIt()
-			r, err := o.Probe(cmd.Context(), f.settings)
-			if err != nil {
-				return err
-			}
-			if a.global.json {
-				err = a.printJSON(r)
-			} else {
-				err = a.printProbe(r)
-			}
-			if err == nil && !r.Ready() {
-				err = found()
-			}
-			return err
+			return outboxLooking(a, cmd, &f,
+				func(ctx context.Context, o *outbox.Outbox) (outbox.Report, error) { return o.Probe(ctx, f.settings) },
+				a.printProbe, outbox.Report.Ready)
 		},
 	}
 	f.described(cmd)
@@ -257,15 +269,14 @@ func (a *app) outboxPrepare() *cobra.Command {
 			if guard {
 				what = "prepare %s, and let only drainers that hold the lock end rows"
 			}
-			return a.outboxActing(cmd, &f, &act, what,
+			return outboxActing(a, cmd, &f, &act, what,
 				func(ctx context.Context, o *outbox.Outbox) ([]string, error) {
 					return o.PrepareSQL(ctx, f.settings, outbox.PrepareOptions{Guard: guard})
 				},
-				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (any, error) {
+				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (outbox.Prepared, error) {
 					return o.Prepare(ctx, f.settings, by, outbox.PrepareOptions{Guard: guard, Patience: f.patience()})
 				},
-				func(outcome any) error {
-					p, _ := outcome.(outbox.Prepared)
+				func(p outbox.Prepared) error {
 					if !p.Changed {
 						return a.print("%s is %s already", printable(p.Table), p.State)
 					}
@@ -299,14 +310,13 @@ func (a *app) outboxBackfill() *cobra.Command {
 				return usagef(cmd, "--chunk %d: it has to be 1 or more", opts.Chunk)
 			}
 			opts.Patience = f.patience()
-			return a.outboxActing(cmd, &f, &act, "fill in the keys of old rows of %s",
+			return outboxActing(a, cmd, &f, &act, "fill in the keys of old rows of %s",
 				func(ctx context.Context, o *outbox.Outbox) ([]string, error) { return o.BackfillSQL(ctx, opts) },
-				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (any, error) {
+				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (backfilled, error) {
 					b, err := o.Backfill(ctx, by, opts)
 					return backfilled{b}, err
 				},
-				func(outcome any) error {
-					b, _ := outcome.(backfilled)
+				func(b backfilled) error {
 					return a.print("%d rows of %s have got their key", b.Rows, printable(b.Table))
 				})
 		},
@@ -341,13 +351,12 @@ func (a *app) outboxCutover() *cobra.Command {
 				return usagef(cmd, "--limit %d: it has to be 1 or more", opts.Limit)
 			}
 			opts.Patience = f.patience()
-			return a.outboxActing(cmd, &f, &act, "let Keyline drain %s instead of the old drainer",
+			return outboxActing(a, cmd, &f, &act, "let Keyline drain %s instead of the old drainer",
 				func(ctx context.Context, o *outbox.Outbox) ([]string, error) { return o.CutoverSQL(ctx) },
-				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (any, error) {
+				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (outbox.Moved, error) {
 					return o.Cutover(ctx, by, opts)
 				},
-				func(outcome any) error {
-					m, _ := outcome.(outbox.Moved)
+				func(m outbox.Moved) error {
 					also := ""
 					if m.Duplicates > 0 {
 						also = fmt.Sprintf(", of which Keyline had %d", m.Duplicates)
@@ -375,11 +384,12 @@ func (a *app) outboxBack() *cobra.Command {
 			"it waits until they are delivered, so that the old drainer cannot overtake them; with --force it does not.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Patience = f.patience()
-			return a.outboxActing(cmd, &f, &act, "give %s back to its old drainer",
+			return outboxActing(a, cmd, &f, &act, "give %s back to its old drainer",
 				func(ctx context.Context, o *outbox.Outbox) ([]string, error) { return o.BackSQL(ctx) },
-				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (any, error) { return o.Back(ctx, by, opts) },
-				func(outcome any) error {
-					r, _ := outcome.(outbox.Returned)
+				func(ctx context.Context, o *outbox.Outbox, by outbox.By) (outbox.Returned, error) {
+					return o.Back(ctx, by, opts)
+				},
+				func(r outbox.Returned) error {
 					return a.print("the old drainer has %s again; %s", printable(r.Table), undelivered(r.Undelivered))
 				})
 		},
@@ -408,24 +418,9 @@ func (a *app) outboxStatus() *cobra.Command {
 		Long: "Says who drains the table, and what waits. The exit code is 1 where a trigger of Keyline's is switched off, or rows wait that\n" +
 			"nobody takes.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, closeIt, err := a.openOutbox(cmd, &f)
-			if err != nil {
-				return err
-			}
-			defer closeIt()
-			s, err := o.Status(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.global.json {
-				err = a.printJSON(s)
-			} else {
-				err = a.printOutboxStatus(s)
-			}
-			if err == nil && !s.Sound() {
-				err = found()
-			}
-			return err
+			return outboxLooking(a, cmd, &f,
+				func(ctx context.Context, o *outbox.Outbox) (outbox.Status, error) { return o.Status(ctx) },
+				a.printOutboxStatus, outbox.Status.Sound)
 		},
 	}
 	f.named(cmd)
