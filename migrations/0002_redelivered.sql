@@ -8,6 +8,7 @@
 {{ template "v2/hand_back_orphans.sql" . }}
 {{ template "v2/append.sql" . }}
 {{ template "v2/command.sql" . }}
+{{ template "v2/claim.sql" . }}
 update {{.schema}}.meta set oldest_binary = 1;
 ---- create above / drop below ----
 lock table {{.schema}}.dead_letters, {{.schema}}.checkpoints in access exclusive mode;
@@ -20,6 +21,9 @@ drop function {{.schema}}.mark_lost, {{.schema}}.mark_lost_row, {{.schema}}.forg
 {{ template "v2/append_v1.sql" . }}
 drop function {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.make_due;
 {{ template "v1/command.sql" . }}
+drop function {{.schema}}.claim;
+{{ template "v1/claim.sql" . }}
+drop sequence {{.schema}}.claim_front;
 alter table {{.schema}}.checkpoints drop column redeliver_to, drop column started_by;
 alter table {{.schema}}.dead_letters drop column started_by;
 update {{.schema}}.meta set oldest_binary = 1;

@@ -19,23 +19,40 @@ import (
 type lowerBound struct {
 	clock clock.Clock
 
-	mu      sync.Mutex
-	due     time.Time // zero: -infinity
-	lookedU time.Time // when a claim last looked at everything
+	mu     sync.Mutex
+	due    time.Time     // zero: -infinity
+	looked time.Time     // when a claim last looked at everything
+	every  time.Duration // how long until one does so unasked
 }
 
-// unboundedEvery is the longest that claims look only above the lower bound. A
-// transaction that appended before the bound may commit after it was passed.
-const unboundedEvery = time.Second
+// Claims look at everything once a second. A transaction that appended before
+// the bound may commit after it was passed, and has to be found.
+//
+// Under a pinned horizon such a look reads all that has died since, and takes longer and longer: then
+// it comes so much more seldom that it takes a fiftieth of the time (unboundedShare), but
+// at least every ten seconds. This is about full load, where whatever is due waits for its turn; a
+// claim that finds less than it may take looks at everything in any case.
+const (
+	unboundedEvery = time.Second
+	unboundedRare  = 10 * time.Second
+	unboundedShare = 50
+)
 
 func (b *lowerBound) from(unbounded bool) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.Now()
-	if unbounded || now.Sub(b.lookedU) >= unboundedEvery {
-		b.lookedU, b.due = now, time.Time{}
+	if unbounded || now.Sub(b.looked) >= max(b.every, unboundedEvery) {
+		b.looked, b.due = now, time.Time{}
 	}
 	return b.due
+}
+
+// took notes how long a look at everything was under way.
+func (b *lowerBound) took(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.every = min(max(unboundedShare*d, unboundedEvery), unboundedRare)
 }
 
 func (b *lowerBound) passed(due time.Time) {
@@ -64,7 +81,7 @@ func (s *Store) Claim(ctx context.Context, r core.ClaimRequest) ([]core.Claim, e
 
 func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) ([]core.Claim, error) {
 	var c claiming
-	now := s.clock.Now()
+	now, began := s.clock.Now(), s.clock.Mono()
 	s.calls.claims.Add(1)
 	err := autocommit(ctx, s.hot, s.q("claim"), c.arguments(r, from), func(rows pgx.Rows) error {
 		err := c.scan(rows)
@@ -75,6 +92,9 @@ func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) 
 	})
 	if err != nil {
 		return nil, translate("claim", err)
+	}
+	if r.Record == 0 && from.IsZero() {
+		s.bound.took(s.clock.Mono() - began)
 	}
 	if len(c.claims) >= r.Limit && r.Record == 0 {
 		s.bound.passed(c.last)

@@ -221,6 +221,60 @@ func TestTheLowerBoundNeverHidesWork(t *testing.T) {
 	}
 }
 
+// Promise: where a look at everything takes long, it comes so much more seldom, within bounds.
+func TestALongLookAtEverythingComesSeldom(t *testing.T) {
+	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	due := fake.Now()
+	for took, every := range map[time.Duration]time.Duration{
+		0: unboundedEvery, time.Millisecond: unboundedEvery, 40 * time.Millisecond: 40 * unboundedShare * time.Millisecond, time.Minute: unboundedRare,
+	} {
+		b := lowerBound{clock: fake}
+		b.from(true)
+		b.took(took)
+		b.passed(due)
+		fake.Advance(every - 1)
+		if from := b.from(false); !from.Equal(due) {
+			t.Errorf("a look of %v comes again before %v", took, every)
+		}
+		fake.Advance(1)
+		if from := b.from(false); !from.IsZero() {
+			t.Errorf("a look of %v does not come again after %v", took, every)
+		}
+	}
+}
+
+// Promise: at full load claims begin where those of other workers have come to,
+// and one that looks at everything finds what lies before that.
+func TestClaimsBeginWhereOthersHaveComeTo(t *testing.T) {
+	r := newRig(t)
+	for i := range 30 {
+		r.append(keyOf(i))
+	}
+	other := r.join("other")
+	if got := r.claims(other, 10); len(got) != 10 {
+		t.Fatal(got)
+	}
+	early := r.record(keyOf(20))
+	r.exec("update keyline.mailboxes set due_at = due_at - interval '1 hour' where record_id = $1", early)
+	isEarly := func(c core.Claim) bool { return c.Record == early }
+	bounded := func(limit int) []core.Claim {
+		claims, err := r.claim(t.Context(), core.ClaimRequest{Worker: r.me, Limit: limit}, time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return claims
+	}
+	if got := bounded(5); len(got) != 5 || slices.ContainsFunc(got, isEarly) {
+		t.Errorf("it began before where the other has come to: %v", got)
+	}
+	if got := r.claims(other, 3); !slices.ContainsFunc(got, isEarly) {
+		t.Errorf("a look at everything does not find the early one: %v", got)
+	}
+	if got := bounded(2); len(got) != 2 { // whoever came less far takes nothing away
+		t.Errorf("claimed %v", got)
+	}
+}
+
 func TestABoundedClaimThatFindsLittleLooksEverywhere(t *testing.T) {
 	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	r := newRig(t, func(c *Config) { c.Clock = fake })

@@ -52,6 +52,7 @@ grant execute on all functions in schema {{.schema}} to {{.schema}}_worker;
 revoke execute on function {{.schema}}.append, {{.schema}}.append_many, {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.prune_events,
   {{.schema}}.prune_failures, {{.schema}}.prune_workers, {{.schema}}.prune_noted from {{.schema}}_worker;
 grant usage on {{.schema}}.tokens to {{.schema}}_worker;
+grant select, update on {{.schema}}.claim_front to {{.schema}}_worker;
 grant update (cursor) on {{.schema}}.records to {{.schema}}_worker;
 grant insert, update, delete on {{.schema}}.mailboxes, {{.schema}}.checkpoints, {{.schema}}.sweep_left, {{.schema}}.consumer_backlog to {{.schema}}_worker;
 grant insert, update on {{.schema}}.dead_letters, {{.schema}}.consumer_health, {{.schema}}.workers, {{.schema}}.leases, {{.schema}}.consumers to {{.schema}}_worker;

@@ -62,19 +62,19 @@ begin
     return;
   end if;
 
-  boxes := array(
-    select m.ctid
-    from unnest(record_ids, tokens) with ordinality as f(id, token, i)
-    join {{.schema}}.mailboxes m on m.record_id = f.id
-    where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
-    order by f.i
-    for no key update of m skip locked);
+  select coalesce(array_agg(x.ctid), '{}'), coalesce(array_agg(x.i), '{}') into boxes, l_at
+  from (select m.ctid, f.i::integer
+        from unnest(record_ids, tokens) with ordinality as f(id, token, i)
+        join {{.schema}}.mailboxes m on m.record_id = f.id
+        where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
+        order by f.i
+        for no key update of m skip locked) x;
   if cardinality(boxes) < n then
-    select coalesce(array_agg(x.i) filter (where not x.mine), '{}'), coalesce(array_agg(x.i) filter (where x.mine and not x.ctid = any (boxes)), '{}')
+    select coalesce(array_agg(u.i) filter (where not y.mine), '{}'), coalesce(array_agg(u.i) filter (where y.mine), '{}')
       into fenced, skipped
-      from (select f.i::integer, m.ctid, m.record_id is not null as mine
-            from unnest(record_ids, tokens) with ordinality as f(id, token, i)
-            left join {{.schema}}.mailboxes m on m.record_id = f.id and m.claimed_by is not distinct from worker and m.token = f.token) x;
+      from (select generate_series(1, n) except select unnest(l_at)) as u(i),
+        lateral (select exists (select from {{.schema}}.mailboxes m
+          where m.record_id = record_ids[u.i] and m.claimed_by is not distinct from worker and m.token = tokens[u.i]) as mine) y;
     return;
   end if;
 

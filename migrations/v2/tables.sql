@@ -9,3 +9,14 @@ alter table {{.schema}}.checkpoints alter column redeliver_to set default 0;
 -- Not valid: to validate it would read all rows while nobody else can.
 alter table {{.schema}}.checkpoints add constraint checkpoints_redeliver_to check (redeliver_to >= 0) not valid;
 alter table {{.schema}}.dead_letters add column started_by bigint;
+
+-- The due time up to which claims have come, in microseconds since 1970. A sequence, since that is seen at once and
+-- by all; it says only where to look first.
+create sequence {{.schema}}.claim_front minvalue 0 start 0;
+do $$
+begin
+  if exists (select from pg_roles r where r.rolname = '{{.schema}}_worker') then
+    grant select, update on sequence {{.schema}}.claim_front to {{.schema}}_worker; -- whose claims must not fail until the roles are made anew
+  end if;
+end
+$$;
