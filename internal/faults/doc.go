@@ -14,5 +14,6 @@
 // Two witnesses are asked after each scenario: the database, by what `keyline
 // verify` looks for, and a recorder on the handlers' side which the runtime does
 // not write. docs/guarantees.md says which scenarios stand for which promise, and
-// what they do not show.
+// what they do not show; docs/decisions/0022-bugs-found-by-staged-faults.md what
+// they have found, and by which breaks of the product some were seen red.
 package main

@@ -66,11 +66,6 @@ func (t *trap) holds(s *stage, within time.Duration) bool {
 // release lets what is in the trap go on.
 func (t *trap) release() { t.once.Do(func() { close(t.open) }) }
 
-// set sets a trap for the next transaction that mentions marker.
-func (p *proxy) set(marker string, at step) *trap {
-	return p.setTrap(&trap{marker: marker, at: at}, false)
-}
-
 // unset takes a trap away that nobody has come to.
 func (p *proxy) unset() {
 	p.mu.Lock()
@@ -78,6 +73,7 @@ func (p *proxy) unset() {
 	p.trap = nil
 }
 
+// setTrap sets a trap for the next transaction that fits, which is released where it is to hold nobody.
 func (p *proxy) setTrap(t *trap, released bool) *trap {
 	t.reached, t.open = make(chan struct{}), make(chan struct{})
 	if released {
@@ -135,6 +131,9 @@ func (p *proxy) counted(key string) int {
 	return p.seen[key]
 }
 
+// narrow is how many bytes a link keeps, each way that the server's answers go.
+const narrow = 64 << 10
+
 // link is one connection through the proxy.
 type link struct {
 	p              *proxy
@@ -190,6 +189,9 @@ func (p *proxy) accept() {
 			}
 			continue
 		}
+		// Else the kernel takes megabytes off a server whose client reads nothing.
+		_ = client.(*net.TCPConn).SetWriteBuffer(narrow)
+		_ = server.(*net.TCPConn).SetReadBuffer(narrow)
 		l := &link{p: p, client: client, server: server, names: map[string]string{}}
 		p.mu.Lock()
 		p.conns[l] = struct{}{}

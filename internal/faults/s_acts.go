@@ -160,11 +160,11 @@ func (t *stage) perform(a act) {
 	}
 	// What it set off comes to its end: then only the repetition can change anything.
 	before := t.text(digest)
-	t.eventually("nothing changes", 20*time.Second, func() bool {
+	t.eventually("nothing changes", 30*time.Second, func() bool {
 		last := before
 		t.pause(300 * time.Millisecond)
 		before = t.text(digest)
-		return before == last
+		return before == last && t.number("select count(*) from keyline.consumers where sweep is not null") == 0
 	})
 	code, output = t.keyline(args...)
 	want := cmp.Or(a.again, exitNothing)

@@ -62,12 +62,14 @@ func loopsFail(t *stage) {
 	t.check(allow{})
 }
 
-// deafStart: without its listening session a worker polls, says so, and hears once it can.
+// deafStart: without its listening session a worker polls, says so, and hears once it can: then
+// it is faster than its poll.
 func deafStart(t *stage) {
 	t.open()
 	p, url := t.newProxy()
 	p.refuseNew(true)
-	w := t.start(spec{Name: "w1", ListenURL: url, Config: keyline.Config{PollInterval: 300 * time.Millisecond}})
+	const poll = 4 * time.Second
+	w := t.start(spec{Name: "w1", ListenURL: url, Config: keyline.Config{PollInterval: poll, Lease: time.Minute}}) // once a lease it looks as well
 	listening := func() string {
 		for _, c := range w.figures().Readiness.Checks {
 			if c.Name == "listening" {
@@ -76,12 +78,16 @@ func deafStart(t *stage) {
 		}
 		return ""
 	}
-	t.append("r", nil)
-	t.awaitDone("r", 3, 20*time.Second)
-	t.eventually("it says that it hears nothing", 20*time.Second, func() bool { return listening() != "ok" })
+	t.eventually("it says that it polls", 20*time.Second, func() bool { return listening() == "warn" })
+	for i := range 2 { // its first look at the start is not the poll
+		t.append("r", nil)
+		t.awaitDone("r", 3*(i+1), poll+6*time.Second)
+	}
 	p.refuseNew(false)
 	t.eventually("it hears", 30*time.Second, func() bool { return listening() == "ok" })
-	t.append("r", nil)
-	t.awaitDone("r", 6, 10*time.Second)
+	for i := range 3 { // the poll cannot have been about to come each time
+		t.append("r", nil)
+		t.awaitDone("r", 3*(i+3), poll/2)
+	}
 	t.check(allow{})
 }

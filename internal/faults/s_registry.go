@@ -165,6 +165,13 @@ func startRules(t *stage) {
 	s.Name, s.Consumers = "w2", []string{"now", "beginning", "at"}
 	s.Define = map[string]definition{"beginning": {Start: keyline.Beginning()}, "at": {Start: keyline.At(middle)}}
 	t.start(s)
+	// The backfills have passed all records but the one that the appender holds, and wait for that.
+	t.eventually("the backfills have come through", 30*time.Second, func() bool {
+		return t.number(`select count(*) from keyline.consumers where name in ('beginning', 'at') and (sweep is distinct from 'backfill' or sweep_record = 9223372036854775807)`) == 2
+	})
+	if n := t.number("select count(*) from keyline.consumers where status = 'backfilling'"); n != 2 {
+		t.fail("%d consumers are being backfilled beside an appender that holds a record, want 2", n)
+	}
 	t.must(tx.Commit(t.ctx), "commit")
 	t.append("later", nil)
 	t.eventually("the backfills end", 60*time.Second, func() bool {
@@ -222,10 +229,20 @@ func rebuild(t *stage) {
 	for _, name := range []string{"txrebuilt1", "rebuilt2"} {
 		s := spec{Consumers: []string{name}, Begin: true}
 		var both []*worker
+		// A flush that takes its time keeps both before the registry until each has seen that the consumer is not there.
+		gate := t.begin()
+		_, err := gate.Exec(t.ctx, "select pg_advisory_xact_lock_shared(keyline.barrier_key())")
+		t.must(err, "hold the registry's barrier")
 		for _, terminal := range []string{"one", "two"} {
 			s.Name = terminal + name
 			both = append(both, t.launch(s))
 		}
+		t.eventually("both want to register it", 30*time.Second, func() bool {
+			return t.number(`select count(distinct a.application_name) from pg_locks l join pg_stat_activity a using (pid)
+				where l.locktype = 'advisory' and l.mode = 'ExclusiveLock' and not l.granted and a.datname = current_database()
+					and (l.classid, l.objid) = (select h.classid, h.objid from pg_locks h where h.pid = $1 and h.locktype = 'advisory')`, gate.Conn().PgConn().PID()) == 2
+		})
+		t.must(gate.Rollback(t.ctx), "let them go")
 		for _, w := range both {
 			if !w.says("ready", 60*time.Second) {
 				t.fatal("a terminal's worker does not start")

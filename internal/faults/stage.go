@@ -83,13 +83,21 @@ func (t *stage) end(keep bool) {
 
 // eventually polls for what sends no signal.
 func (t *stage) eventually(what string, within time.Duration, cond func() bool) {
-	end := t.house.clock.Mono() + within
+	if !t.within(within, cond) {
+		t.fatal("in vain for %s: %s", within, what)
+	}
+}
+
+// within polls likewise, and says whether it came true in time.
+func (t *stage) within(limit time.Duration, cond func() bool) bool {
+	end := t.house.clock.Mono() + limit
 	for !cond() {
 		if t.house.clock.Mono() > end {
-			t.fatal("in vain for %s: %s", within, what)
+			return false
 		}
 		t.pause(20 * time.Millisecond)
 	}
+	return true
 }
 
 // pause lets time pass, which in this suite is part of a fault.
