@@ -1,6 +1,7 @@
 package keyline
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -151,6 +152,11 @@ func (c Config) validate() error {
 	} {
 		if d.value < d.least {
 			return wrong("Config."+d.field, "%s is under %s", d.value, d.least)
+		}
+	}
+	for i, m := range c.Middleware {
+		if m == nil {
+			return wrong(fmt.Sprintf("Config.Middleware[%d]", i), "is nil")
 		}
 	}
 	switch c.Ordering {

@@ -21,6 +21,9 @@ func TestWorkerSettingsThatMakeNoSenseAreRefusedByName(t *testing.T) {
 	}
 	defer pool.Close()
 	for field, cfg := range map[string]keyline.Config{
+		"Middleware[1]": {Middleware: []func(keyline.Handler) keyline.Handler{
+			func(h keyline.Handler) keyline.Handler { return h }, nil,
+		}},
 		"PollInterval":           {PollInterval: -time.Second},
 		"Linger":                 {Linger: -1},
 		"ClaimBatch":             {ClaimBatch: -1},

@@ -99,6 +99,9 @@ type Consumer struct {
 	// checkpoint: its writes and its progress commit together or not at all, so
 	// that within this database the effect happens once. It must neither commit nor
 	// roll back the transaction; nested Begin is a savepoint. Effect must be Database.
+	//
+	// The outcome is booked in the same session, which other deliveries use after it. What the handler changes of the
+	// session it changes with SET LOCAL, and a role that it takes on it gives back (RESET ROLE) before it returns.
 	HandleTx func(context.Context, pgx.Tx, *Delivery) error
 	// HandleBatch handles up to BatchSize consecutive events of one record with
 	// one outcome. After a failure it gets them one at a time until past it, so

@@ -51,7 +51,7 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	var now time.Time
 	schema := migrations.Status{Schema: s.schema, Latest: s.level}
 	before := s.clock.Mono()
-	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state)}, one(&live, &now, &schema.Current, &schema.Oldest)); err != nil {
+	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state), s.instance}, one(&live, &now, &schema.Current, &schema.Oldest)); err != nil {
 		return translate("renew", err)
 	}
 	s.clock.read(now, before, s.clock.Mono())
@@ -115,12 +115,12 @@ func (s *Store) Recover(ctx context.Context) (int, error) {
 
 // Leave implements core.Leases.
 func (s *Store) Leave(ctx context.Context, worker int64) error {
-	return translate("leave", autocommit(ctx, s.lease, s.q("leave"), []any{worker, false}, none))
+	return translate("leave", autocommit(ctx, s.lease, s.q("leave"), []any{worker, false, s.instance}, none))
 }
 
 // LeaveLater implements core.Leases.
 func (s *Store) LeaveLater(ctx context.Context, worker int64) error {
-	return translate("leave", autocommit(ctx, s.lease, s.q("leave"), []any{worker, true}, none))
+	return translate("leave", autocommit(ctx, s.lease, s.q("leave"), []any{worker, true, s.instance}, none))
 }
 
 // orphanAge keeps the orphan search away from claims whose answer is on its

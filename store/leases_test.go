@@ -324,3 +324,24 @@ func TestAWorkerOfAnotherRoleIsMarkedLostThoughItsSessionsCannotBeEnded(t *testi
 		t.Errorf("the session could be ended, so this says nothing: %v", err)
 	}
 }
+
+// TestANumberThatAnotherProcessHasNowIsNotRenewed: where the database is restored beneath its workers, their numbers are
+// given again, and two processes must not both be the worker of one.
+func TestANumberThatAnotherProcessHasNowIsNotRenewed(t *testing.T) {
+	old := newRig(t)
+	old.exec("delete from keyline.workers")
+	old.exec("alter sequence keyline.workers_id_seq restart with " + itoa(old.me))
+	other := on(t, old.db)
+	if other.me != old.me {
+		t.Fatalf("worker %d beside %d", other.me, old.me)
+	}
+	if err := old.Renew(t.Context(), old.me, nil); !errors.Is(err, keylinetype.ErrFenced) {
+		t.Errorf("renewing: %v", err)
+	}
+	if err := old.Leave(t.Context(), old.me); err != nil {
+		t.Error(err)
+	}
+	if err := other.Renew(t.Context(), other.me, nil); err != nil {
+		t.Errorf("whose number it is: %v", err)
+	}
+}

@@ -189,6 +189,9 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 	results := r.conn.SendBatch(ctx, &batch)
 	tag, err := results.Exec()
 	if err = errors.Join(err, results.Close()); err != nil {
+		if sqlState(err) == statePrivilege {
+			return fmt.Errorf("the handler's session may not book its outcome; a role that it takes on is to be given back (reset role): %w", err)
+		}
 		return err
 	}
 	if tag.RowsAffected() == 0 {

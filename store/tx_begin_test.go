@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -97,5 +98,27 @@ func TestNoTimeoutOfTheRoleEndsAHandlersTransaction(t *testing.T) {
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	if value := read(t.Context(), tx, "idle_in_transaction_session_timeout"); value != "4s" {
 		t.Errorf("afterwards it is %s", value)
+	}
+}
+
+// TestAHandlerThatKeepsARoleIsToldWhatToDo: the outcome is booked with the rights that the handler leaves behind.
+func TestAHandlerThatKeepsARoleIsToldWhatToDo(t *testing.T) {
+	x := newTxRig(t)
+	take := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "set local role pg_signal_backend")
+		return err
+	}
+	if out := x.run(take); out.Err == nil || !strings.Contains(out.Err.Error(), "reset role") || out.Booked != nil {
+		t.Errorf("kept: %+v", out)
+	}
+	out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+		if err := take(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "reset role")
+		return err
+	})
+	if out.Err != nil || out.Booked == nil {
+		t.Errorf("given back: %+v", out)
 	}
 }

@@ -45,8 +45,9 @@ begin
     raise exception 'expected seq is negative' using errcode = 'KL003';
   elsif octet_length(append.idempotency_key) not between 1 and 512 then
     raise exception 'idempotency key must be 1 to 512 bytes' using errcode = 'KL003';
-  elsif append.occurred_at in ('infinity', '-infinity') then
-    raise exception 'occurred_at is infinite' using errcode = 'KL003';
+  elsif append.occurred_at not between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then
+    -- RFC 3339 cannot write it, and so neither can JSON in most languages: nobody could list the record.
+    raise exception 'occurred_at is not between the years 1 and 9999' using errcode = 'KL003';
   elsif this_headers <> '{}' then
     if jsonb_typeof(this_headers) <> 'object'
        or exists (select from jsonb_each(this_headers) h where jsonb_typeof(h.value) <> 'string') then
