@@ -29,7 +29,8 @@ type Config struct {
 	// Schema is the name of Keyline's schema. Default "keyline".
 	Schema string
 	// ListenURL is a direct connection to the same database, for LISTEN and
-	// session locks. Default: the pool's. Needed where the pool goes through a
+	// session locks. Default: as the pool connects, its BeforeConnect included, which for LISTEN is asked once, at the
+	// start: where what it gives does not last (tokens that expire), a reconnection may fail, and the worker polls. Needed where the pool goes through a
 	// pooler in transaction mode; without it the worker then polls.
 	ListenURL string
 	// Name is what people call this worker; several may share one. Default: the host's name.

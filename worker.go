@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
 
@@ -190,13 +191,18 @@ func (w *Worker) runner(s *store.Store) (*runner, error) {
 }
 
 func (w *Worker) startListener(ctx context.Context, p *parts) error {
-	url := w.cfg.ListenURL
-	if url == "" {
-		url = w.pool.ConnString()
+	var own *pgx.ConnConfig
+	if w.cfg.ListenURL == "" {
+		own = w.pool.ConnConfig.Copy() // not its string, which knows nothing of what the program has changed since
+		if w.pool.BeforeConnect != nil {
+			if err := w.pool.BeforeConnect(ctx, own); err != nil {
+				return fmt.Errorf("keyline: the pool's BeforeConnect, to listen: %w", err)
+			}
+		}
 	}
 	var err error
 	p.listener, err = listener.New(listener.Config{
-		ListenURL: url, Channel: p.store.Channel(), ApplicationName: p.store.ApplicationName(),
+		ListenURL: w.cfg.ListenURL, Connection: own, Channel: p.store.Channel(), ApplicationName: p.store.ApplicationName(),
 		Arming:   func() core.Arming { return p.store.NewArming() },
 		Notify:   p.store.Notify,
 		Hosted:   func() []int32 { return hostedIDs(p.supervisor.Registry()) },

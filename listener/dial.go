@@ -37,6 +37,16 @@ type host struct {
 	tls              *tls.Config
 }
 
+// Connection is how to connect, as pgx has it.
+type Connection = pgx.ConnConfig
+
+func (c *Config) target() (target, error) {
+	if c.Connection != nil {
+		return targetOf(c.Connection, c.ApplicationName), nil
+	}
+	return newTarget(c.ListenURL, c.ApplicationName)
+}
+
 func newTarget(url, applicationName string) (target, error) {
 	// The pool's parser, to take its own parameters out of the string.
 	pool, err := pgxpool.ParseConfig(url)
@@ -46,7 +56,7 @@ func newTarget(url, applicationName string) (target, error) {
 	return targetOf(pool.ConnConfig, applicationName), nil
 }
 
-func targetOf(c *pgx.ConnConfig, applicationName string) target {
+func targetOf(c *Connection, applicationName string) target {
 	t := target{dial: c.DialFunc}
 	add := func(name string, port uint16, conf *tls.Config) {
 		network, address := pgconn.NetworkAddress(name, port)

@@ -51,6 +51,9 @@ type Config struct {
 	// (LISTEN and session locks do not pass transaction poolers). Parameters
 	// are read as pgxpool reads them.
 	ListenURL string
+	// Connection, if not nil, is how to connect, instead of ListenURL: what a program has set on a configuration after it
+	// was read from a string (password, database, TLS, a dialer of its own) is in no string.
+	Connection *Connection
 	// Channel is the notification channel of the schema.
 	Channel string
 	// ApplicationName is how the listen connection shows in pg_stat_activity.
@@ -189,7 +192,7 @@ func New(cfg Config) (*Listener, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	t, err := newTarget(cfg.ListenURL, cfg.ApplicationName)
+	t, err := cfg.target()
 	if err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}

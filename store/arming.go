@@ -29,7 +29,9 @@ type Arming struct {
 
 func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
 	arm := cfg.Pool.ConnConfig.Copy()
-	if cfg.ListenURL != "" {
+	if cfg.ListenURL == "" {
+		s.armBefore = cfg.Pool.BeforeConnect
+	} else {
 		var err error
 		if arm, err = listenConfig(cfg.ListenURL); err != nil {
 			return nil, fmt.Errorf("listen url: %w", err)
@@ -147,7 +149,14 @@ func (a *Arming) call(ctx context.Context, what string, run func(context.Context
 }
 
 func (a *Arming) connect(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, a.store.arm)
+	arm := a.store.arm
+	if before := a.store.armBefore; before != nil {
+		arm = arm.Copy()
+		if err := before(ctx, arm); err != nil {
+			return translate("connect to arm", err)
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, arm)
 	if err != nil {
 		return translate("connect to arm", err)
 	}

@@ -60,6 +60,8 @@ type Store struct {
 	tx    *pgxpool.Pool // HandleTx
 	lease *pgxpool.Pool // heartbeat and recovery
 	arm   *pgx.ConnConfig
+	// armBefore changes a copy of arm before each connection, as the pool's BeforeConnect does; nil: none.
+	armBefore func(context.Context, *pgx.ConnConfig) error
 
 	sockets     sockets
 	endSessions atomic.Bool // at the next Join
