@@ -79,7 +79,7 @@ type Config struct {
 	// the installation. Default "": as the database has it (Independent at first).
 	Ordering Ordering
 	// Middleware wraps every handler, the first outermost. HandleBatch is
-	// wrapped with the batch's first delivery.
+	// wrapped with the batch's first delivery. The handler gets the delivery that the last of them hands on.
 	Middleware []func(Handler) Handler
 
 	// Logger defaults to slog.Default().

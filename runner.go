@@ -41,7 +41,12 @@ func newHosted(c Consumer, middleware []func(Handler) Handler, watch *consumerTe
 		h.handle = h.call
 	default:
 		h.handle = func(ctx context.Context, tx pgx.Tx, batch []*Delivery) error {
-			next := Handler(func(ctx context.Context, d *Delivery) error { return h.call(ctx, tx, batch) })
+			next := Handler(func(ctx context.Context, d *Delivery) error {
+				if d != batch[0] { // a middleware has put another in its place: decrypted, or brought up to date
+					return h.call(ctx, tx, append([]*Delivery{d}, batch[1:]...))
+				}
+				return h.call(ctx, tx, batch)
+			})
 			for i := len(middleware) - 1; i >= 0; i-- {
 				next = middleware[i](next)
 			}

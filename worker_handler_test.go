@@ -130,3 +130,40 @@ func TestWhatAHandlerDoesToItsEventStaysWithIt(t *testing.T) {
 		}
 	}
 }
+
+// TestAHandlerGetsTheDeliveryThatMiddlewareHandsOn: one that decrypts a payload or brings it up to date does so on a copy.
+func TestAHandlerGetsTheDeliveryThatMiddlewareHandsOn(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	s := newSeen()
+	change := func(next keyline.Handler) keyline.Handler {
+		return func(ctx context.Context, d *keyline.Delivery) error {
+			other := *d
+			other.Payload = []byte(`"changed"`)
+			return next(ctx, &other)
+		}
+	}
+	base := keyline.Consumer{Types: []string{"*"}, Effect: keyline.Database()}
+	plain, tx, batch := base, base, base
+	plain.Name, plain.Handle = "plain", func(_ context.Context, d *keyline.Delivery) error { s.add(d); return nil }
+	tx.Name, tx.HandleTx = "tx", func(_ context.Context, _ pgx.Tx, d *keyline.Delivery) error { s.add(d); return nil }
+	batch.Name = "batch"
+	batch.HandleBatch = func(_ context.Context, list []*keyline.Delivery) error {
+		for _, d := range list {
+			s.add(d)
+		}
+		return nil
+	}
+	appendN(t, db, "thing", 2) // one batch
+	startWorker(t, db, keyline.Config{Middleware: []func(keyline.Handler) keyline.Handler{change}}, plain, tx, batch)
+	appendN(t, db, "other", 1)
+	s.wait(t, 9)
+	for _, name := range []string{"plain", "tx", "batch"} {
+		if list := s.of(name, "other"); len(list) != 1 || string(list[0].Payload) != `"changed"` {
+			t.Errorf("%s: %+v", name, list)
+		}
+	}
+	if list := s.of("batch", "thing"); len(list) != 2 || string(list[0].Payload) != `"changed"` || string(list[1].Payload) != `{"n": 1}` {
+		t.Errorf("batch: %+v", list)
+	}
+}
