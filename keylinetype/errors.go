@@ -56,7 +56,8 @@ type snoozeError struct{ delay time.Duration }
 
 func (e *snoozeError) Error() string { return fmt.Sprintf("snoozed for %s", e.delay) }
 
-// Snooze asks to be called again after delay, without charging an attempt.
+// Snooze asks to be called again after delay, without charging an attempt, and so without end: with a delay
+// of 0 that is a loop as fast as the database writes.
 func Snooze(delay time.Duration) error { return &snoozeError{max(delay, 0)} }
 
 type skipError struct{ reason string }
