@@ -311,7 +311,7 @@ func TestAnOpenTransactionStopsOnlyTheNextClaim(t *testing.T) {
 	x.append("r")
 	// Recovery passes, and frees the claim.
 	other := on(t, x.db)
-	if err := other.Leave(t.Context(), x.me); err != nil {
+	if err := x.Leave(t.Context(), x.me); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := other.Recover(t.Context()); n != 1 || err != nil || x.mailbox(x.work.Record) != "due" {
