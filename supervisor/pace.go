@@ -24,10 +24,6 @@ const (
 	pollShare = 2
 	// pollLeast is what timers can do.
 	pollLeast = time.Millisecond
-	// gather is how long a full worker waits for room for a whole batch. It has enough to do
-	// meanwhile, and what it would claim would wait behind that; a claim, a read and a group commit cost
-	// the same for ten records as for five hundred.
-	gather = 50 * time.Millisecond
 	// recordsAtOnce is how many are claimed by name. More take fewer statements
 	// together, with whatever else is due.
 	recordsAtOnce = 3

@@ -164,26 +164,26 @@ func TestPaceWaitsForRoom(t *testing.T) {
 	a := p.decide(0, 2000)
 	p.claimed(0, time.Second, a, a.limit)
 	a = p.decide(0, 10)
-	if a.limit != 0 || a.room != p.batch || a.until != gather || !a.busy || !a.more {
+	if a.limit != 0 || a.room != p.batch || a.until != 5*time.Millisecond || !a.busy || !a.more {
 		t.Fatalf("too little room: %+v", a)
 	}
 	if a := p.decide(time.Millisecond, 10); a.more {
 		t.Error("it calls for others too often")
 	}
-	if a := p.decide(gather, 10); a.limit != 10 {
+	if a := p.decide(5*time.Millisecond, 10); a.limit != 10 {
 		t.Errorf("then it takes what fits: %+v", a)
 	} else {
-		p.claimed(gather, time.Second, a, 10)
+		p.claimed(5*time.Millisecond, time.Second, a, 10)
 	}
-	p.decide(gather+time.Millisecond, 0)
-	if a := p.decide(2*gather+time.Millisecond, 0); a.limit != 0 || a.room != 1 || a.until != never {
+	p.decide(10*time.Millisecond, 0)
+	if a := p.decide(15*time.Millisecond, 0); a.limit != 0 || a.room != 1 || a.until != never {
 		t.Errorf("no room at all: %+v", a)
 	}
 	p.wakeUp(Wake{})
-	if a := p.decide(2*gather+time.Millisecond, 0); a.limit != 0 || !a.busy {
+	if a := p.decide(15*time.Millisecond, 0); a.limit != 0 || !a.busy {
 		t.Errorf("woken without room: %+v", a)
 	}
-	if a := p.decide(2*gather+time.Millisecond, 1); a.limit != 1 {
+	if a := p.decide(15*time.Millisecond, 1); a.limit != 1 {
 		t.Errorf("one place: %+v", a)
 	}
 }
