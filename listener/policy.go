@@ -52,6 +52,10 @@ const (
 	// the last time, the sentinel asks whether their senders stand in line.
 	pingAfter = 25
 	pingPause = 200 * time.Millisecond
+	// crowdAgain is when a crowd is looked for again before it counts, and crowdFor how far apart two such looks may be. One
+	// process that is interrupted in its commit makes others stand in line for a moment: it takes a line that stays.
+	crowdAgain = 10 * time.Millisecond
+	crowdFor   = 100 * time.Millisecond
 )
 
 // Policy decides when a worker sleeps and what wakes it. It is pure: every
@@ -70,6 +74,7 @@ type Policy struct {
 	overdue time.Duration // the last pause before what is due is tried again
 	heard   int           // notifications answered since the last ping
 	pinged  time.Duration
+	crowd   time.Duration // when a crowd was last seen that did not count
 
 	// When to do what; never, where not at all.
 	fallback, linger, catchUp, due, rearm, ping time.Duration
@@ -79,7 +84,7 @@ type Policy struct {
 // look.
 func NewPolicy(t Timing, now time.Duration) Policy {
 	long := now - time.Hour - t.Linger - t.DueEvery
-	return Policy{t: t, busyAt: long, dueWoke: long, fallback: now,
+	return Policy{t: t, busyAt: long, dueWoke: long, crowd: long - crowdFor, fallback: now,
 		linger: never, catchUp: never, due: never, rearm: never, ping: never}
 }
 
@@ -146,10 +151,14 @@ func (p *Policy) Busy(now time.Duration) (e Effects) {
 	return e
 }
 
-// Crowded is the news that those who append stand in line to notify: whoever
-// holds the term stays awake for a while, so that they need not.
+// Crowded is the news that those who append stand in line to notify. Where it comes
+// twice in a row, whoever holds the term stays awake for a while, so that they need not.
 func (p *Policy) Crowded(now time.Duration, term int64) (e Effects) {
 	if term != p.term || !p.answers() {
+		return e
+	}
+	if now-p.crowd > crowdFor {
+		p.crowd, p.ping = now, min(p.ping, now+crowdAgain)
 		return e
 	}
 	e = p.Busy(now)

@@ -62,7 +62,9 @@ func (s *twin) faultSteps(w *twinWorker, add func(string, func())) {
 	if w.policy.State() == Sentinel {
 		add(name("is in a crowd"), func() {
 			s.seen["crowded"]++
-			s.apply(w, w.policy.Crowded(s.now, w.want))
+			for range 2 { // once does not count
+				s.apply(w, w.policy.Crowded(s.now, w.want))
+			}
 		})
 	}
 	if w.want != 0 && w.policy.State() != Sentinel {
