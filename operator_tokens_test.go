@@ -20,7 +20,7 @@ func TestATokenIsKnownByItsHashAndItsNameIsGivenOnce(t *testing.T) {
 	}
 	// Nothing in the database is the secret, in any of its parts.
 	text := scalar[string](t, db.Pool(), "select (select string_agg(t::text, '') from keyline.api_tokens t) || (select string_agg(a::text, '') from keyline.audit a)")
-	if random := issued.Secret[strings.LastIndex(issued.Secret, "_")+1:]; strings.Contains(text, random[:8]) {
+	if random := strings.SplitN(issued.Secret, "_", 3)[2]; strings.Contains(text, random[:8]) || strings.Contains(text, random[len(random)-8:]) {
 		t.Errorf("the database has the secret: %s", text)
 	}
 	gate := must(keyline.NewGate(db.Pool(), keyline.GateConfig{}))(t)

@@ -382,6 +382,17 @@ func TestASweepBeginsWithTheNewsOfAChange(t *testing.T) {
 	go func() { r.KeepSweeping(ctx, told.Load); close(ended) }()
 	swept := func() bool { left, err := r.Sweeping(t.Context()); return err == nil && !left }
 	testdb.Eventually(t, swept, "what was there at its start")
+	asleep := func() { // until the time comes, through the pauses of its walk at the start
+		for pause := walkPause; pause != sweepSeldom; {
+			var err error
+			if pause, err = fake.BlockUntilDue(t.Context(), walkPause, sweepSeldom); err != nil {
+				t.Fatal(err)
+			}
+			if pause == walkPause {
+				fake.Advance(walkPause)
+			}
+		}
+	}
 	for _, news := range []struct {
 		what  string
 		bring func()
@@ -394,9 +405,7 @@ func TestASweepBeginsWithTheNewsOfAChange(t *testing.T) {
 		}},
 		{"the time", func() { fake.Advance(sweepSeldom) }},
 	} {
-		if err := fake.BlockUntil(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		asleep()
 		to := core.Paused
 		if r.statusOf("c") == core.Paused {
 			to = core.Active

@@ -2,6 +2,7 @@ package clock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -92,6 +93,27 @@ func (f *Fake) BlockUntil(ctx context.Context, n int) error {
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+	}
+}
+
+// BlockUntilDue waits until a timer is due in exactly one of these durations, and says in
+// which: where others than the code under test have timers on this clock, their number says nothing.
+func (f *Fake) BlockUntilDue(ctx context.Context, in ...time.Duration) (time.Duration, error) {
+	for {
+		f.mu.Lock()
+		changed := f.changed
+		for t := range f.waiting {
+			if d := t.due - f.mono; slices.Contains(in, d) {
+				f.mu.Unlock()
+				return d, nil
+			}
+		}
+		f.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
 		}
 	}
 }
