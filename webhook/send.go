@@ -82,7 +82,10 @@ func (s *sender) handle(ctx context.Context, d *keyline.Delivery) error {
 		return s.unsent(ctx, limited, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, mostAnswer)) // so that the connection can be used again
+	// An answer that switches protocols has the bare connection for its body, which no context ends.
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, mostAnswer)) // so that the connection can be used again
+	}
 	return s.judge(response)
 }
 
@@ -127,7 +130,11 @@ func (s *sender) retryAfter(value string) (time.Duration, bool) {
 	if value == "" {
 		return 0, false
 	}
-	if n, err := strconv.ParseUint(value, 10, 31); err == nil {
+	n, err := strconv.ParseUint(value, 10, 31)
+	if errors.Is(err, strconv.ErrRange) {
+		return mostPause, true
+	}
+	if err == nil {
 		return min(max(time.Duration(n)*time.Second, time.Second), mostPause), true
 	}
 	at, err := http.ParseTime(value)

@@ -157,6 +157,7 @@ func TestAnswersAreJudged(t *testing.T) {
 		{"429, later", status(429, "Retry-After", "90"), keyline.VerdictSnooze, 90 * time.Second, ""},
 		{"429, at once", status(429, "Retry-After", "0"), keyline.VerdictSnooze, time.Second, ""},
 		{"429, in a year", status(429, "Retry-After", "31536000"), keyline.VerdictSnooze, time.Hour, ""},
+		{"429, in an age", status(429, "Retry-After", "99999999999999999999"), keyline.VerdictSnooze, time.Hour, ""},
 		{"429, nonsense", status(429, "Retry-After", "soon"), keyline.VerdictRetry, 0, "webhook_status_429"},
 		{"429, a date", status(429, "Retry-After", "Tue, 06 Jan 2026 00:02:00 GMT"), keyline.VerdictSnooze, 2 * time.Minute, ""},
 		{"500", status(500), keyline.VerdictRetry, 0, "webhook_status_500"},
@@ -182,6 +183,35 @@ func TestAnswersAreJudged(t *testing.T) {
 				t.Errorf("%v, and %d more requests", r.header, len(got))
 			}
 		})
+	}
+}
+
+func TestAnEndpointThatSwitchesProtocolsHoldsNobodyUp(t *testing.T) {
+	release := make(chan struct{})
+	ended := make(chan struct{})
+	url, _ := endpoint(t, func(w http.ResponseWriter, _ *http.Request) {
+		defer close(ended)
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
+		<-release
+	})
+	t.Cleanup(func() { <-ended })
+	s := open(t, Config{URL: url})
+	done := make(chan error, 1)
+	go func() { done <- s.handle(t.Context(), delivery()) }()
+	defer close(release)
+	select {
+	case err := <-done:
+		if verdict, _, _ := keyline.Judge(err); verdict != keyline.VerdictRetry || keyline.ErrorCode(err) != "webhook_status_101" {
+			t.Errorf("%v: %v", verdict, err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the body of an answer that has none")
 	}
 }
 
