@@ -45,7 +45,7 @@ import (
 	"github.com/keylinehq/keyline/internal/clock"
 )
 
-//go:embed *.sql v1/*.sql v2/*.sql
+//go:embed 0*.sql v1/*.sql v2/*.sql
 var files embed.FS
 
 // FS returns the embedded SQL files.
@@ -113,8 +113,8 @@ func (r release) up(ctx context.Context, conn *pgx.Conn, schema string) (from, t
 	return s.Current, s.Latest, nil
 }
 
-// To brings the schema to a version, up or down; 0 removes everything. Only the release that knows the schema's
-// version can. It waits as Up does.
+// To brings the schema to a version, up or down; 0 removes everything, where nothing else is in the schema or depends on
+// it ([ErrInUse]). Only the release that knows the schema's version can. It waits as Up does.
 func To(ctx context.Context, conn *pgx.Conn, schema string, version int32) error {
 	return ours.to(ctx, conn, schema, version)
 }
@@ -130,6 +130,11 @@ func (r release) to(ctx context.Context, conn *pgx.Conn, schema string, version 
 		return err
 	case s.Current > s.Latest:
 		return fmt.Errorf("version %d, known %d: %w", s.Current, s.Latest, ErrNewer)
+	}
+	if version == 0 {
+		if err := alone(ctx, conn, m.Migrations, schema); err != nil {
+			return err
+		}
 	}
 	if err := r.migrate(ctx, conn, m, version); err != nil {
 		return fmt.Errorf("migrate to %d: %w", version, err)

@@ -137,6 +137,42 @@ func TestDownThenUpGivesTheGoldenSchema(t *testing.T) {
 	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
 }
 
+// A schema may be shared, and others may have built on Keyline's tables: the way down drops all that it finds, with what depends on it.
+func TestTheWayDownTakesNothingThatIsNotKeylines(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ make, named, drop string }{
+		{"create table public.mine (i integer)", "table mine", "drop table public.mine"},
+		{"create view public.mine as select 1 as one", "view mine", "drop view public.mine"},
+		{"create materialized view public.mine as select 1 as one", "materialized view mine", "drop materialized view public.mine"},
+		{"create sequence public.mine", "sequence mine", "drop sequence public.mine"},
+		{"create function public.mine() returns integer language sql return 1", "function mine()", "drop function public.mine()"},
+		{"create type public.mine as enum ('a')", "type mine", "drop type public.mine"},
+		{"create type public.mine as (i integer)", "composite type mine", "drop type public.mine"},
+		{"create schema apart; create view apart.mine as select id from public.events", "view apart.mine", "drop schema apart cascade"},
+		{"create schema apart; create table apart.mine (event uuid references public.events (id))", "table apart.mine", "drop schema apart cascade"},
+		{"create schema apart; create table apart.mine (row public.events)", "column row of table apart.mine", "drop schema apart cascade"},
+		{"create schema apart; create function apart.mine() returns bigint language sql begin atomic select count(*) from public.events; end",
+			"function apart.mine()", "drop schema apart cascade"},
+	} {
+		t.Run(tc.make, func(t *testing.T) {
+			t.Parallel()
+			conn := testdb.NewEmpty(t).Connect()
+			up(t, conn, "public")
+			before := dump(t, conn, "public")
+			exec(t, conn, tc.make)
+			err := migrations.To(t.Context(), conn, "public", 0)
+			if !errors.Is(err, migrations.ErrInUse) || !strings.Contains(err.Error(), tc.named) {
+				t.Fatalf("the way down says %v, which does not name %q", err, tc.named)
+			}
+			exec(t, conn, tc.drop)
+			equal(t, dump(t, conn, "public"), before)
+			if err := migrations.To(t.Context(), conn, "public", 0); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 func TestTwoSchemasLiveInOneDatabase(t *testing.T) {
 	t.Parallel()
 	const other = "second_home"
