@@ -94,6 +94,18 @@ func TestUnknownSubcommandsOfEveryCommandFail(t *testing.T) {
 }
 
 // Everything explains itself without a database, and takes --json.
+// Help is wrapped to the width of the terminal: a line that ends where the source's does would be broken twice.
+func TestDescriptionsAreWrappedByTheTerminalAlone(t *testing.T) {
+	t.Parallel()
+	walk((&app{}).root(), func(c *cobra.Command) {
+		for p := range strings.SplitSeq(c.Long, "\n\n") {
+			if strings.Contains(p, "\n") {
+				t.Errorf("%s: a paragraph has a line break of its own: %q", c.CommandPath(), p)
+			}
+		}
+	})
+}
+
 func TestEveryCommandAnswersHelp(t *testing.T) {
 	walk((&app{}).root(), func(c *cobra.Command) {
 		code, out := runQuietly(append(pathOf(c), "--help")...)

@@ -106,7 +106,21 @@ func (a *app) root() *cobra.Command {
 	if completion, _, err := root.Find([]string{"completion"}); err == nil && !completion.Runnable() {
 		strict(completion)
 	}
+	flow(root)
 	return root
+}
+
+// flow joins the lines of each paragraph in the descriptions of a command and of those below it: they are wrapped to the
+// width of the terminal, and lines that end where the source's do would be broken twice.
+func flow(cmd *cobra.Command) {
+	paragraphs := strings.Split(cmd.Long, "\n\n")
+	for i, p := range paragraphs {
+		paragraphs[i] = strings.ReplaceAll(p, "\n", " ")
+	}
+	cmd.Long = strings.Join(paragraphs, "\n\n")
+	for _, below := range cmd.Commands() {
+		flow(below)
+	}
 }
 
 // group makes a command that only holds others.

@@ -48,7 +48,7 @@ func (a *app) showCommand() *cobra.Command {
 }
 
 func (a *app) printRecord(v keyline.RecordView) error {
-	if err := a.print("record %s%s: %d events, all done up to %d\n%s\n", printable(v.Record), ofTenant(v.Tenant), v.Head, v.Cursor, printable(work(v.Work))); err != nil {
+	if err := a.print("record %s%s: %d events\n%s\n", printable(v.Record), ofTenant(v.Tenant), v.Head, printable(work(v.Work))); err != nil {
 		return err
 	}
 	var positions [][]string
@@ -85,7 +85,7 @@ func ofTenant(tenant string) string {
 func work(w *keyline.RecordWork) string {
 	switch {
 	case w == nil:
-		return "nothing to do"
+		return "no worker has anything to do on it now"
 	case w.WorkerID != nil:
 		return fmt.Sprintf("held by worker %s#%d since %s, token %d", w.Worker, *w.WorkerID, when(w.ClaimedAt), w.Token)
 	case w.DueAt == nil:
