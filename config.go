@@ -29,9 +29,12 @@ type Config struct {
 	// Schema is the name of Keyline's schema. Default "keyline".
 	Schema string
 	// ListenURL is a direct connection to the same database, for LISTEN and
-	// session locks. Default: as the pool connects, its BeforeConnect included, which for LISTEN is asked once, at the
-	// start: where what it gives does not last (tokens that expire), a reconnection may fail, and the worker polls. Needed where the pool goes through a
-	// pooler in transaction mode; without it the worker then polls.
+	// session locks. Needed where the pool goes through a pooler in transaction
+	// mode; without it the worker then polls.
+	//
+	// Default: as the pool connects, its BeforeConnect included. For LISTEN that
+	// is asked once, at the start: where what it gives does not last (tokens that
+	// expire), a later reconnection may fail, and the worker polls.
 	ListenURL string
 	// Name is what people call this worker; several may share one. Default: the host's name.
 	Name string
@@ -78,8 +81,9 @@ type Config struct {
 	// Ordering is the order within a record across consumers, one setting for
 	// the installation. Default "": as the database has it (Independent at first).
 	Ordering Ordering
-	// Middleware wraps every handler, the first outermost. HandleBatch is
-	// wrapped with the batch's first delivery. The handler gets the delivery that the last of them hands on.
+	// Middleware wraps every handler, the first outermost. The handler gets the
+	// delivery that the innermost one hands on. HandleBatch is wrapped once for
+	// the batch: middleware sees, and can replace, its first delivery.
 	Middleware []func(Handler) Handler
 
 	// Logger defaults to slog.Default().

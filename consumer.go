@@ -9,9 +9,10 @@ import (
 
 // Handler handles one delivery. The error decides what becomes of it: nil
 // completes it; see Permanent, RetryAfter, Snooze and Skip; any other error is
-// retried by the consumer's policy. The delivery is the handler's own, payload and headers included: it may keep and change
-// them. ctx is cancelled when the worker has lost
-// the record or its shutdown grace has passed, and it carries the trace.
+// retried by the consumer's policy. The delivery is the handler's own, payload
+// and headers included: it may keep and change them. ctx is cancelled when the
+// worker has lost the record, its shutdown grace has passed, or the consumer's
+// Timeout has; it carries the trace.
 type Handler func(context.Context, *Delivery) error
 
 // Defaults of a Consumer's local settings.
@@ -100,8 +101,10 @@ type Consumer struct {
 	// that within this database the effect happens once. It must neither commit nor
 	// roll back the transaction; nested Begin is a savepoint. Effect must be Database.
 	//
-	// The outcome is booked in the same session, which other deliveries use after it. What the handler changes of the
-	// session it changes with SET LOCAL, and a role that it takes on it gives back (RESET ROLE) before it returns.
+	// The outcome is written in the same session, and other deliveries use that
+	// session afterwards. So settings are to be changed with SET LOCAL alone, and
+	// a role that the handler takes on is to be given back (RESET ROLE) before it
+	// returns.
 	HandleTx func(context.Context, pgx.Tx, *Delivery) error
 	// HandleBatch handles up to BatchSize consecutive events of one record with
 	// one outcome. After a failure it gets them one at a time until past it, so

@@ -121,7 +121,7 @@ type classified struct {
 	code  string
 }
 
-// sqlStates are the SQLSTATEs that mean something of their own; docs/sql.md lists Keyline's.
+// sqlStates are the SQLSTATEs that mean something of their own; docs/sql.md lists those of append.
 var sqlStates = map[string]classified{
 	"KL001": {ErrConflict, CodeWrongExpectedSeq},
 	"KL002": {ErrConflict, CodeIdempotencyConflict},

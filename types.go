@@ -140,7 +140,8 @@ func Permanent(err error) error { return keylinetype.Permanent(err) }
 // retry policy's. The run is charged as an attempt. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, delay time.Duration) error { return keylinetype.RetryAfter(err, delay) }
 
-// Snooze asks to be called again after delay, without charging an attempt.
+// Snooze asks to be called again after delay, without charging an attempt, and so without end: with a delay
+// of 0 that is a loop as fast as the database writes.
 func Snooze(delay time.Duration) error { return keylinetype.Snooze(delay) }
 
 // Skip ends the delivery without success and without a dead letter; reason is

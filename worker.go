@@ -98,8 +98,9 @@ func (w *Worker) Ready() <-chan struct{} { return w.ready }
 // returns when the worker is ready; it then runs until Stop, or until an operator drains it, not until ctx ends. A
 // second Start is an error.
 //
-// Errors: ErrConflict where the registry has another definition of a consumer at the same revision; one
-// that says what to run where the schema is missing, old or newer than this binary; ErrUnavailable.
+// Errors: ErrConflict where the registry has another definition of a consumer at the same revision, or another worker
+// runs in this process and Config.Beside does not name it; one that says what to run where the schema is missing, older
+// than this binary, or so new that it does not serve it; ErrUnavailable.
 func (w *Worker) Start(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 )
 
 // Done is closed when a started worker has stopped: by Stop, because an
-// operator drained it, or because the schema serves it no more: Stop then returns an error that says so. A program that runs nothing else may end then.
+// operator drained it, or because the schema serves it no more; in the last case
+// Stop returns an error that says so. A program that runs nothing else may end then.
 func (w *Worker) Done() <-chan struct{} { return w.life.Done() }
 
 // startDrains stops the worker when an operator asks for it, or when the schema has been migrated away from under it, as

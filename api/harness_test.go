@@ -182,7 +182,7 @@ func ask(ctx context.Context, h http.Handler, secret, method, target, body strin
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	// Each from an address of its own: TestWhoFailsTooOften… is about those that share one.
+	// Each from an address of its own: TestWhoAsksTooMuchIsToldToWait is about those that share one.
 	r.RemoteAddr = fmt.Sprintf("[fd00::%x]:1", address.Add(1))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)

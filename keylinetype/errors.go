@@ -8,14 +8,15 @@ import (
 
 // The classes of errors, by what the caller may do.
 var (
-	// ErrConflict: the record moved on, or an idempotency key was used for
-	// something else. Read again and decide.
+	// ErrConflict: the record moved on, an idempotency key was used for
+	// something else, or the database could not order this transaction beside
+	// another one. Run the transaction again from its start, and decide anew.
 	ErrConflict = errors.New("keyline: conflict")
 	// ErrInvalid: the input can never be accepted. Do not retry.
 	ErrInvalid = errors.New("keyline: invalid")
 	// ErrFenced: the claim was lost; nothing this holder says counts.
 	ErrFenced = errors.New("keyline: fenced")
-	// ErrUnavailable: the database could not be reached. Retry.
+	// ErrUnavailable: the database could not be reached, or does not serve now. Retry.
 	ErrUnavailable = errors.New("keyline: unavailable")
 	// ErrNotFound: there is no such thing.
 	ErrNotFound = errors.New("keyline: not found")

@@ -334,7 +334,7 @@ func TestAnOpenTransactionStopsOnlyTheNextClaim(t *testing.T) {
 	}
 }
 
-// retryRig has a dead letter of event 1 that is being retried, the row being past it.
+// newRetryRig has a dead letter of event 1 that is being retried, the row being past it.
 func newRetryRig(t *testing.T) (*txRig, func(error) core.Booking) {
 	x := newTxRig(t)
 	at := time.Date(2031, 1, 2, 3, 4, 5, 0, time.UTC)
