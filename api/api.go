@@ -55,6 +55,8 @@ type Handler struct {
 	closing context.Context
 	stop    context.CancelFunc
 	streams chan struct{}
+	// bodyTimeout is how long a request's body may take to come.
+	bodyTimeout time.Duration
 
 	mu      sync.Mutex
 	closed  bool
@@ -84,6 +86,7 @@ func build(gate *keyline.Gate, cfg Config) *Handler {
 	h := &Handler{
 		gate: gate, cfg: cfg, clock: c, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		limits: newLimits(c, cfg.RequestsPerSecond, cfg.Burst), jobs: newJobs(), streams: make(chan struct{}, cfg.Streams),
+		bodyTimeout: bodyTimeout,
 	}
 	h.closing, h.stop = context.WithCancel(context.Background())
 	h.api = humago.New(h.mux, description())

@@ -2,7 +2,10 @@ package api_test
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/api"
+	"github.com/keylinehq/keyline/internal/clock"
 )
 
 func TestATokenThatHasEndedLetsNobodyIn(t *testing.T) {
@@ -67,6 +71,10 @@ func TestWhatIsWrongWithARequestIsSaid(t *testing.T) {
 	}{
 		{http.MethodGet, "/v1/nothing", "", 404, "not_found", "no such path"},
 		{http.MethodGet, "/", "", 404, "not_found", ""},
+		{http.MethodGet, "//v1/audit", "", 404, "not_found", "no such path"},
+		{http.MethodPost, "/v1/events//retry", because(""), 404, "not_found", "no such path"},
+		{http.MethodGet, "/v1/consumers/..", "", 404, "not_found", "no such path"},
+		{http.MethodGet, "/v1/consumers/%2E%2E", "", 404, "not_found", "no consumer"},
 		{http.MethodPut, "/v1/audit", "{}", 405, "invalid_request", ""},
 		{http.MethodDelete, "/v1/consumers/dies", "{}", 405, "invalid_request", ""},
 		{http.MethodPost, "/v1/record/skip", strings.Repeat(" ", 65<<10) + skip, 413, "too_large", ""},
@@ -112,6 +120,42 @@ func TestWhatIsWrongWithARequestIsSaid(t *testing.T) {
 		if strings.Contains(a.body, "SQLSTATE") || strings.Contains(a.body, "keyline.") {
 			t.Errorf("%s tells of the database: %s", name, a.body)
 		}
+	}
+}
+
+// Without a deadline the server would wait for the rest before it answers, or before it lets the connection go.
+func TestABodyThatNeverComesHoldsNoConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{})
+	api.SetBodyTimeout(r.handler, 50*time.Millisecond)
+	server := httptest.NewServer(r.handler)
+	t.Cleanup(server.Close)
+	for _, tc := range []struct{ name, method, target, token, length, want string }{
+		{"without a token", http.MethodPost, "/v1/verify", "", "Content-Length: 200", "401"},
+		{"in chunks, without a token", http.MethodPost, "/v1/verify", "", "Transfer-Encoding: chunked", "401"},
+		{"with a token", http.MethodPost, "/v1/verify", r.tokens["operator"], "Content-Length: 200", "400"},
+		{"of a GET", http.MethodGet, "/v1/whoami", r.tokens["operator"], "Content-Length: 200", "200"},
+		{"of what is alive", http.MethodGet, "/livez", "", "Content-Length: 200", "200"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			if err := conn.SetDeadline(clock.Real().Now().Add(15 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n%s\r\n\r\n",
+				tc.method, tc.target, tc.token, tc.length); err != nil {
+				t.Fatal(err)
+			}
+			all, err := io.ReadAll(conn)
+			if err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 "+tc.want) {
+				t.Errorf("%v after %q", err, all)
+			}
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -42,6 +43,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	// Whoever announces a body and sends none holds the connection until a deadline ends it, known or not: the server reads
+	// what is left of it before it answers. The deadline stays until all of it is here.
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(h.clock.Now().Add(h.bodyTimeout))
+	}
 	if r.URL.Path == "/livez" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		header.Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n")
@@ -50,6 +56,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r, p := h.admit(w, r)
 	if p != nil {
 		writeProblem(w, p)
+		return
+	}
+	if at := r.URL.EscapedPath(); at != path.Clean(at) { // which a ServeMux would redirect, without the prefix that it is mounted under
+		writeProblem(w, problem(http.StatusNotFound, keyline.CodeNotFound, "there is no such path"))
 		return
 	}
 	if _, pattern := h.mux.Handler(r); pattern == "" {
@@ -132,12 +142,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (*http.Reques
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		return r, problem(http.StatusUnsupportedMediaType, codeNotJSON, "a request that changes something is application/json")
 	}
-	control := http.NewResponseController(w)
-	deadlined := control.SetReadDeadline(h.clock.Now().Add(bodyTimeout)) == nil
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
-	if deadlined {
-		_ = control.SetReadDeadline(time.Time{})
-	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -145,6 +150,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (*http.Reques
 	case err != nil:
 		return r, problem(http.StatusBadRequest, codeInvalidRequest, "the body could not be read")
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	return r, nil
