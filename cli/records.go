@@ -21,7 +21,9 @@ func (a *app) recordsListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List records by tenant and key", Args: arguments(cobra.NoArgs),
 		Long: "Lists records by tenant and key. --after goes on with the next page: give it the last key of this one, and without\n" +
-			"--tenant also its tenant, as --after-tenant.",
+			"--tenant also its tenant, as --after-tenant.\n\n" +
+			"WORK is what a worker has to do there now. A consumer that is paused, or parked on a record, can be behind where there is\n" +
+			"none: `keyline why KEY` says where each consumer stands.",
 		Example: "  keyline records list --tenant acme --prefix activity:",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.Limit < 1 || f.Limit > mostRows {
@@ -58,18 +60,18 @@ func (a *app) recordsListCommand() *cobra.Command {
 func (a *app) printRecords(list []keyline.RecordSummary) error {
 	var rows [][]string
 	for _, r := range list {
-		state := "done"
+		work := "-" // not "done": a consumer that is parked, or paused, is behind without any
 		switch {
 		case r.WorkerID != nil:
-			state = "held by " + r.Worker + "#" + count(*r.WorkerID)
+			work = "held by " + r.Worker + "#" + count(*r.WorkerID)
 		case r.Working && r.DueAt != nil:
-			state = "due " + when(r.DueAt)
+			work = "due " + when(r.DueAt)
 		case r.Working:
-			state = "waits"
+			work = "waits"
 		}
-		rows = append(rows, []string{r.Record, r.Tenant, count(r.Head), count(r.Cursor), state})
+		rows = append(rows, []string{r.Record, r.Tenant, count(r.Head), count(r.Cursor), work})
 	}
-	return a.section("records", []string{"RECORD", "TENANT", "EVENTS", "DONE UP TO", "STATE"}, rows)
+	return a.section("records", []string{"RECORD", "TENANT", "EVENTS", "CURSOR", "WORK"}, rows)
 }
 
 func (a *app) eventsCommand() *cobra.Command {
