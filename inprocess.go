@@ -39,8 +39,8 @@ type InProcess struct {
 }
 
 // NewInProcess makes an in-process publisher of the event types named, which it
-// hands to the consumers that take them, in the order given. cfg is checked
-// against as by a Client. A consumer that is Excluded or ContractOnly gets nothing.
+// hands to the consumers that take them, in the order given. cfg is what a
+// Client takes. A consumer that is Excluded or ContractOnly gets nothing.
 func NewInProcess(cfg ClientConfig, types []string, consumers ...Consumer) (*InProcess, error) {
 	statements, err := clientsql.For(cfg.Schema)
 	if err != nil {

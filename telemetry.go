@@ -101,8 +101,8 @@ type processing struct {
 }
 
 // start begins a delivery's span. The first attempt is a child of the append
-// and linked to it; a retry, a replay or a backfill is a new root with a link, or one trace
-// would grow without end.
+// and linked to it; a retry, a replay, a catch-up or a batch is a new root with links, or
+// one trace would grow without end.
 func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, processing) {
 	p := processing{t: t, c: c, n: int64(len(batch))}
 	// When a retry or a catch-up begins says nothing of how soon events are delivered.

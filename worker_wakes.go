@@ -38,5 +38,5 @@ func (w wakes) More() {
 	ctx, cancel := context.WithTimeout(context.Background(), moreTimeout)
 	defer cancel()
 	// A lost one costs time: the others poll.
-	_ = w.store.Notify(ctx, "more")
+	_ = w.store.Notify(ctx, listener.PayloadMore)
 }

@@ -28,10 +28,6 @@ func (r Release) Up(ctx context.Context, conn *pgx.Conn) (from, to int32, err er
 	return r.up(ctx, conn, DefaultSchema)
 }
 
-func (r Release) To(ctx context.Context, conn *pgx.Conn, version int32) error {
-	return r.to(ctx, conn, DefaultSchema, version)
-}
-
 func (r Release) Read(ctx context.Context, conn *pgx.Conn) (Status, error) {
 	return r.read(ctx, conn, DefaultSchema)
 }

@@ -173,9 +173,6 @@ func (s *Store) applicationName() string { return "keyline " + s.instance.String
 // Schema returns the schema's name.
 func (s *Store) Schema() string { return s.schema }
 
-// Instance identifies this process start.
-func (s *Store) Instance() uuid.UUID { return s.instance }
-
 // Close writes what has been handed to the committer, and disconnects. It may
 // be called twice. Flushes handed over later are answered as fenced.
 func (s *Store) Close() {

@@ -35,11 +35,6 @@ func Type(glob string) Match {
 	}
 }
 
-// Record chooses a record's events.
-func Record(key keyline.Key) Match {
-	return func(d *keyline.Delivery) bool { return d.Key == key }
-}
-
 // Subject chooses the events of activities whose subject contains a text.
 func Subject(text string) Match {
 	return func(d *keyline.Delivery) bool {
