@@ -230,6 +230,7 @@ type script struct {
 	Deaf  bool // do not heed the context
 	First int  // fail the first so many attempts
 	Spin  int  // keep a processor busy for so many milliseconds
+	Hog   int  // the same the first time, without a place where the scheduler could interrupt it
 	Last  bool // in a batch: the others come before this one
 }
 
@@ -269,6 +270,9 @@ func (p player) play(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error 
 	if s.Spin > 0 {
 		spin(time.Duration(s.Spin) * time.Millisecond)
 	}
+	if s.Hog > 0 && !d.Redelivered {
+		hog(time.Duration(s.Hog) * time.Millisecond)
+	}
 	if s.Gate != "" {
 		if err := p.await(ctx, s.Gate); err != nil {
 			return err
@@ -294,6 +298,23 @@ func spin(d time.Duration) {
 		used += min(now-last, time.Millisecond)
 		last = now
 	}
+}
+
+// hog uses a processor for about so long without a place where the scheduler could interrupt it.
+func hog(d time.Duration) {
+	const sample = 1 << 24
+	c := clock.Real()
+	began := c.Mono()
+	burn(sample)
+	burn(int(sample * float64(d) / float64(c.Mono()-began)))
+}
+
+//go:noinline
+func burn(n int) (x uint64) {
+	for range n {
+		x = x*6364136223846793005 + 1442695040888963407
+	}
+	return x
 }
 
 func (p player) act(ctx context.Context, tx pgx.Tx, what string) error {
