@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/dsn"
 	"github.com/keylinehq/keyline/migrations"
 )
 
@@ -31,7 +32,7 @@ func (a *app) connect(cmd *cobra.Command) (*pgx.Conn, error) {
 	if err := migrations.CheckSchemaName(a.global.schema); err != nil {
 		return nil, &usageError{err: err}
 	}
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := dsn.One(url)
 	if err != nil {
 		return nil, &usageError{err: err}
 	}
@@ -59,7 +60,7 @@ func (a *app) poolConfig(cmd *cobra.Command) (*pgxpool.Config, error) {
 const txConnections = 16
 
 func parsePool(url string) (*pgxpool.Config, error) {
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := dsn.Pool(url)
 	if err != nil {
 		return nil, &usageError{err: err}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/keylinehq/keyline/internal/dsn"
 	"github.com/keylinehq/keyline/internal/pgdev"
 	"github.com/keylinehq/keyline/migrations"
 )
@@ -57,7 +58,7 @@ func (a *app) devCommand() *cobra.Command {
 
 // prepareDev migrates, and says where the database is.
 func (a *app) prepareDev(cmd *cobra.Command) error {
-	cfg, err := pgx.ParseConfig(a.global.databaseURL)
+	cfg, err := dsn.One(a.global.databaseURL)
 	if err != nil {
 		return &usageError{err: err}
 	}

@@ -13,7 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/dsn"
 )
 
 // dialTimeout bounds one connection attempt, handshake included.
@@ -49,7 +50,7 @@ func (c *Config) target() (target, error) {
 
 func newTarget(url, applicationName string) (target, error) {
 	// The pool's parser, to take its own parameters out of the string.
-	pool, err := pgxpool.ParseConfig(url)
+	pool, err := dsn.Pool(url)
 	if err != nil {
 		return target{}, fmt.Errorf("ListenURL: %w", err)
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/dsn"
 )
 
 // Arming is the session by which a worker is elected and sleeps (core.Arming). It
@@ -48,7 +49,7 @@ func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
 
 // listenConfig reads a URL as a pool does, so that its pool_ parameters do not reach the server.
 func listenConfig(url string) (*pgx.ConnConfig, error) {
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := dsn.Pool(url)
 	if err != nil {
 		return nil, err
 	}

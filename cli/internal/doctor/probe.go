@@ -120,7 +120,7 @@ func (v *visit) otlp(ctx context.Context) (finding, error) {
 func endpoint(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return "", err
+		return "", errors.New("it is no URL") // without its text: it may hold a password
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
