@@ -127,7 +127,8 @@ func (c *socket) Close() error {
 // connections are not to be trusted: all are closed, and replaced at need. What they may
 // have left on the server (a transaction that holds a record, a session lock) is ended with the
 // next Join. It does not block.
-func (s *Store) Fenced(int64) {
+func (s *Store) Fenced(worker int64) {
+	s.fenced.Store(worker)
 	s.endSessions.Store(true)
 	s.sockets.cut()
 }

@@ -64,7 +64,8 @@ type Store struct {
 	armBefore func(context.Context, *pgx.ConnConfig) error
 
 	sockets     sockets
-	endSessions atomic.Bool // at the next Join
+	endSessions atomic.Bool  // at the next Join
+	fenced      atomic.Int64 // the worker that was given up last
 
 	level    int32      // of this binary, as a schema's version
 	unserved chan error // one, once it is known

@@ -52,7 +52,11 @@ func (s *Store) RunTx(ctx context.Context, w *core.Work, handler func(context.Co
 		return r.notBegun(err)
 	}
 	defer r.conn.Release() // destroys it unless it is idle and whole
-	return r.run(ctx, tx, handler)
+	out := r.run(ctx, tx, handler)
+	if out.Booked == nil && out.Err != nil && s.fenced.Load() == r.worker {
+		out.Fenced = true // it is this store that has cut the connection: no failure of the handler's
+	}
+	return out
 }
 
 // beginTries is how often a transaction is begun: after a restart of the

@@ -143,3 +143,32 @@ func TestNothingCanUndoACommitThatCouldNotBeLookedInto(t *testing.T) {
 		t.Errorf("%d effects, row %s", x.effects(), x.row())
 	}
 }
+
+// Promise: a handler whose connection is cut since its worker gave itself up has not failed: nothing is charged
+// for it, also where the claim's loss is not known in the database yet.
+func TestAHandlerThatAFencedWorkerCutsOffHasNotFailed(t *testing.T) {
+	for what, handler := range map[string]func(context.Context, pgx.Tx) error{
+		"in a statement": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "select 1")
+			return err
+		},
+		"before its outcome is booked": func(context.Context, pgx.Tx) error { return nil },
+		"after it failed":              func(context.Context, pgx.Tx) error { return errors.New("its own") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			x := newTxRig(t)
+			out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+				x.Fenced(x.me)
+				return handler(ctx, tx)
+			})
+			if !out.Fenced || out.Booked != nil {
+				t.Errorf("%+v", out)
+			}
+		})
+	}
+	x := newTxRig(t)
+	x.Fenced(x.me + 1)
+	if out := x.run(func(context.Context, pgx.Tx) error { return errors.New("its own") }); out.Fenced {
+		t.Errorf("another incarnation was given up, before: %+v", out)
+	}
+}
