@@ -137,6 +137,29 @@ func TestDownThenUpGivesTheGoldenSchema(t *testing.T) {
 	equal(t, dump(t, conn, migrations.DefaultSchema), golden(t))
 }
 
+// Promise: workers with the role that was made before a migration can claim after it, and a role of that name which
+// another database has made gets nothing.
+func TestAWorkersRoleMayClaimAfterTheMigration(t *testing.T) {
+	t.Parallel()
+	conn := testdb.New(t).Connect()
+	const schema, allowed = "granted", "select has_sequence_privilege('granted_worker', 'granted.claim_front', 'update')"
+	exec(t, conn, "create role granted_worker")
+	defer exec(t, conn, "drop role granted_worker")
+	defer exec(t, conn, "drop owned by granted_worker")
+	for _, made := range []bool{false, true} {
+		if err := migrations.To(t.Context(), conn, schema, 1); err != nil {
+			t.Fatal(err)
+		}
+		if made {
+			exec(t, conn, "grant usage on granted.tokens to granted_worker")
+		}
+		up(t, conn, schema)
+		if got := scalar[bool](t, conn, allowed); got != made {
+			t.Errorf("the role was made for it: %v; it may claim: %v", made, got)
+		}
+	}
+}
+
 // A schema may be shared, and others may have built on Keyline's tables: the way down drops all that it finds, with what depends on it.
 func TestTheWayDownTakesNothingThatIsNotKeylines(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,9 @@ alter table {{.schema}}.dead_letters add column started_by bigint;
 create sequence {{.schema}}.claim_front minvalue 0 start 0;
 do $$
 begin
-  if exists (select from pg_roles r where r.rolname = '{{.schema}}_worker') then
-    grant select, update on sequence {{.schema}}.claim_front to {{.schema}}_worker; -- whose claims must not fail until the roles are made anew
+  -- Where the roles were made for this schema: its workers' claims must not fail until they are made anew.
+  if exists (select from pg_roles r where r.rolname = '{{.schema}}_worker' and has_sequence_privilege(r.oid, '{{.schema}}.tokens', 'usage')) then
+    grant select, update on sequence {{.schema}}.claim_front to {{.schema}}_worker;
   end if;
 end
 $$;
