@@ -228,6 +228,10 @@ func (c *checker) cause(d *DeadRow) {
 		if row.Status == core.Disabled || row.Status == core.Retired || d.ErrorCode == "consumer_gone" && c.interrupted[d.Consumer] {
 			ok = true // reopened: its consumer was no longer there
 		}
+		if _, disabled := c.loosed[k.pair]; disabled && slices.ContainsFunc(h.successes, func(s success) bool { return s.token == h.last.token }) {
+			// Committed, the reply lost, and then disabling swept away the row by which its holder could have known: it begins anew anyway.
+			ok = true
+		}
 	case core.DeadUnsupported:
 		ok = row.OnUnsupported == keylinetype.DeadLetterUnsupported
 	case core.DeadCrashes:
