@@ -3,6 +3,8 @@ package webhook
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,11 +23,16 @@ const (
 	CodeStatus      = "webhook_status_" // and the status
 	CodeTimeout     = "webhook_timeout"
 	CodeUnreachable = "webhook_unreachable"
+	CodeName        = "webhook_name"        // it cannot be looked up
+	CodeCertificate = "webhook_certificate" // it is not to be believed
 	CodeAddress     = "webhook_address_refused"
 	CodeTooLarge    = "webhook_too_large"
 	CodeSecret      = "webhook_secret"
 	CodeEvent       = "webhook_event"
 )
+
+// bodyWait is how long the body of an answer is waited for.
+const bodyWait = time.Second
 
 // mostPause bounds what an endpoint may ask for by Retry-After.
 const mostPause = time.Hour
@@ -84,7 +91,10 @@ func (s *sender) handle(ctx context.Context, d *keyline.Delivery) error {
 	defer func() { _ = response.Body.Close() }()
 	// An answer that switches protocols has the bare connection for its body, which no context ends.
 	if response.StatusCode != http.StatusSwitchingProtocols {
-		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, mostAnswer)) // so that the connection can be used again
+		// So that the connection can be used again. It is not worth waiting for: the status is the answer.
+		late := s.clock.AfterFunc(bodyWait, cancel)
+		defer late.Stop()
+		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, mostAnswer))
 	}
 	return s.judge(response)
 }
@@ -100,7 +110,33 @@ func (s *sender) unsent(ctx, limited context.Context, err error) error {
 	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
 		return failed(CodeTimeout, "no answer within %s", s.cfg.Timeout)
 	}
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &name):
+		return failed(CodeName, "the endpoint's name cannot be looked up")
+	case errors.As(err, &certificate):
+		return failed(CodeCertificate, "the endpoint's certificate %s", disbelief(certificate.Err))
+	}
 	return failed(CodeUnreachable, "the endpoint cannot be reached")
+}
+
+// disbelief says what is wrong with a certificate, without what it holds.
+func disbelief(err error) string {
+	var (
+		host    x509.HostnameError
+		unknown x509.UnknownAuthorityError
+		invalid x509.CertificateInvalidError
+	)
+	switch {
+	case errors.As(err, &host):
+		return "is another host's"
+	case errors.As(err, &unknown):
+		return "is signed by nobody who is trusted here"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "has expired, or is not valid yet"
+	}
+	return "is not valid"
 }
 
 // judge reads an answer.

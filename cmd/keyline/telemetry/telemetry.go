@@ -26,6 +26,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/keylinehq/keyline/internal/clock"
 )
 
 // Options say what a program exports. Where traces and metrics are pushed to is
@@ -62,13 +64,17 @@ func Setup(ctx context.Context, o Options) (*Telemetry, error) {
 	}
 	if o.Logger != nil {
 		// The default handler writes past every logger.
-		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { o.Logger.Warn("telemetry", "error", err) }))
+		otel.SetErrorHandler(&complaints{log: o.Logger, clock: clock.Real()})
 	}
 	res, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
 		resource.WithAttributes(attribute.String("service.name", "keyline"), attribute.String("service.version", o.Version)),
 		resource.WithFromEnv())
-	if err != nil {
+	switch {
+	case errors.Is(err, resource.ErrPartialResource) && res != nil:
+		// What is known of the process goes with what is sent, and no event waits for the rest.
+		otel.Handle(fmt.Errorf("describe this process: %w", err))
+	case err != nil:
 		return nil, fmt.Errorf("describe this process: %w", err)
 	}
 	if err := errors.Join(t.traces(ctx, res, o.CatchUp), t.metrics(ctx, res, o)); err != nil {
