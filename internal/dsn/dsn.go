@@ -23,6 +23,7 @@ func Pool(text string) (*pgxpool.Config, error) {
 	if !plausible(cfg.ConnConfig) {
 		return nil, errHost
 	}
+	UTF8(cfg.ConnConfig)
 	return cfg, nil
 }
 
@@ -35,7 +36,16 @@ func One(text string) (*pgx.ConnConfig, error) {
 	if !plausible(cfg) {
 		return nil, errHost
 	}
+	UTF8(cfg)
 	return cfg, nil
+}
+
+// UTF8 has a session speak UTF-8, which is all that the driver speaks, whatever the default of its role or database is: under
+// another one keys and payloads would become other texts, or could not be read at all.
+func UTF8(cfg *pgx.ConnConfig) {
+	if _, chosen := cfg.RuntimeParams["client_encoding"]; !chosen {
+		cfg.RuntimeParams["client_encoding"] = "UTF8"
+	}
 }
 
 // plausible says whether no host holds an @ but at its beginning, where it stands for an abstract socket.

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/freeport"
 )
 
 func start(t *testing.T, o Options) *Server {
@@ -288,11 +289,14 @@ func TestTCPIsOnLoopbackAndWantsThePassword(t *testing.T) {
 
 func TestTCPPortIsTheOneAskedFor(t *testing.T) {
 	needBinaries(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Choose(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
+	l, err := net.Listen("tcp", freeport.Addr(port))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Start(t.Context(), Options{TCP: true, Port: port}); err == nil || !strings.Contains(err.Error(), "Address already in use") {
 		t.Errorf("on a port that is taken: %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/freeport"
 )
 
 // How long each stage of a shutdown may take before the next harsher one.
@@ -302,11 +302,5 @@ func choosePort(ctx context.Context, want int) (int, error) {
 	if want != 0 {
 		return want, nil
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("look for a free port: %w", err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	return freeport.Choose(ctx)
 }

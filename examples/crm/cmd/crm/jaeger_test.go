@@ -55,14 +55,22 @@ func newStage(t *testing.T) *stage {
 	}
 	query, grpc := freeAddr(t), freeAddr(t)
 	s.query, s.otlp = "http://"+query, "http://"+grpc
-	s.start("jaeger", exec.Command(binary, "--config", filepath.Join("..", "..", "..", "..", "tools", "jaeger", "config.yaml")),
+	ended := s.start("jaeger", exec.Command(binary, "--config", filepath.Join("..", "..", "..", "..", "tools", "jaeger", "config.yaml")),
 		"JAEGER_QUERY_PORT="+port(t, query), "JAEGER_QUERY_GRPC_PORT="+port(t, freeAddr(t)),
 		"JAEGER_OTLP_GRPC_PORT="+port(t, grpc), "JAEGER_OTLP_HTTP_PORT="+port(t, freeAddr(t)))
 	var err error
 	if s.jaeger, err = jaeger.New(s.query, s.client); err != nil {
 		t.Fatal(err)
 	}
-	testdb.Eventually(t, func() bool { _, err := s.jaeger.Services(t.Context()); return err == nil }, "Jaeger to answer")
+	testdb.Eventually(t, func() bool {
+		select {
+		case <-ended:
+			t.Fatal("Jaeger ended before it answered")
+		default:
+		}
+		_, err := s.jaeger.Services(t.Context())
+		return err == nil
+	}, "Jaeger to answer")
 	return s
 }
 
@@ -76,7 +84,7 @@ func port(t *testing.T, addr string) string {
 }
 
 // start starts a program that ends with the test.
-func (s *stage) start(name string, cmd *exec.Cmd, env ...string) {
+func (s *stage) start(name string, cmd *exec.Cmd, env ...string) (ended <-chan struct{}) {
 	s.Helper()
 	log, err := os.Create(filepath.Join(s.bin, name+".log"))
 	if err != nil {
@@ -87,14 +95,20 @@ func (s *stage) start(name string, cmd *exec.Cmd, env ...string) {
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)
 	}
+	waited := make(chan struct{})
+	go func() {
+		defer close(waited)
+		_ = cmd.Wait() // its log tells more
+	}()
 	s.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		<-waited
 		_ = log.Close()
 		if text, err := os.ReadFile(log.Name()); s.Failed() && err == nil {
 			s.Logf("%s wrote\n%s", name, text)
 		}
 	})
+	return waited
 }
 
 // crm starts a part of the application under a service name of its own.

@@ -117,9 +117,12 @@ func run(ctx context.Context, log *slog.Logger, args []string) error {
 // connect makes the pool that everything here works on: requests, the worker and
 // its handlers. With traces, each statement has a span of its own where it is part of one.
 func connect(ctx context.Context, o options) (*pgxpool.Pool, error) {
+	if o.database == "" {
+		return nil, errors.New("no database: give -database-url or set DATABASE_URL")
+	}
 	cfg, err := pgxpool.ParseConfig(o.database)
-	if err != nil {
-		return nil, err
+	if err != nil { // whose text shows a part of what it cannot read, passwords too
+		return nil, errors.New("-database-url or DATABASE_URL cannot be read: the user, the password and the database have to be escaped as in a URL")
 	}
 	if o.otlp {
 		cfg.ConnConfig.Tracer = telemetry.SQL(otel.GetTracerProvider())

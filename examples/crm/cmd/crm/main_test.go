@@ -4,26 +4,25 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/keylinehq/keyline/internal/freeport"
 	"github.com/keylinehq/keyline/internal/testdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(testdb.Main(m)) }
 
-// freeAddr is an address that nobody listened at a moment ago.
+// freeAddr is an address at which nobody listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Choose(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return freeport.Addr(port)
 }
 
 // Promise (P9): migrate, then serve with a worker embedded: a request is
