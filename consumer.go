@@ -108,7 +108,9 @@ type Consumer struct {
 	HandleTx func(context.Context, pgx.Tx, *Delivery) error
 	// HandleBatch handles up to BatchSize consecutive events of one record with
 	// one outcome. After a failure it gets them one at a time until past it, so
-	// that attempts and dead letters belong to one event.
+	// that attempts and dead letters belong to one event. Of several events,
+	// Permanent and Skip do not say which one they are about: they count as a
+	// failure, and take effect when an event comes alone.
 	HandleBatch func(context.Context, []*Delivery) error
 }
 

@@ -19,7 +19,8 @@ var consumerName = regexp.MustCompile(`\A[A-Za-z0-9._:-]{1,100}\z`)
 // error's Field names the consumer and the field.
 func (c Consumer) validate() error {
 	for _, check := range []func(Consumer) *Error{
-		Consumer.checkName, Consumer.checkEvents, Consumer.checkPolicies, Consumer.checkRetry, Consumer.checkLocal, Consumer.checkHandler,
+		Consumer.checkName, Consumer.checkEvents, Consumer.checkPolicies, Consumer.checkStart, Consumer.checkEffect,
+		Consumer.checkRetry, Consumer.checkLocal, Consumer.checkHandler,
 	} {
 		if err := check(c); err != nil {
 			name := c.Name
@@ -94,6 +95,10 @@ func (c Consumer) checkPolicies() *Error {
 	default:
 		return wrong("Scope", "unknown scope %q", c.Scope)
 	}
+	return nil
+}
+
+func (c Consumer) checkStart() *Error {
 	switch c.Start.Kind {
 	case "", StartNow, StartBeginning:
 		if !c.Start.Time.IsZero() {
@@ -109,6 +114,10 @@ func (c Consumer) checkPolicies() *Error {
 	if c.Effect.Class == EffectExternal && c.Start.Kind != "" && c.Start.Kind != StartNow && !c.CatchUp {
 		return wrong("CatchUp", "is not set, and the consumer would act outside on events from before it: set it, or Start with Now()")
 	}
+	return nil
+}
+
+func (c Consumer) checkEffect() *Error {
 	switch c.Effect.Class {
 	case EffectDatabase, EffectNone:
 	case EffectExternal:
@@ -215,6 +224,9 @@ func validateConsumers(consumers []Consumer) error {
 	return nil
 }
 
+// runsHere reports whether this process is to run the consumer. Whether it may is for the registry to say.
+func (c Consumer) runsHere() bool { return !c.ContractOnly && c.Excluded == "" }
+
 func (c Consumer) batchSize() int {
 	switch {
 	case c.HandleBatch == nil:
@@ -262,7 +274,7 @@ func (c Consumer) toCore() core.Consumer {
 		Transactional: c.HandleTx != nil,
 		ContractOnly:  c.ContractOnly,
 		Internal:      c.Internal,
-		Hosted:        !c.ContractOnly && c.Excluded == "",
+		Hosted:        c.runsHere(),
 		Window:        max(c.Window, c.batchSize(), DefaultWindow),
 		BatchSize:     c.batchSize(),
 	}

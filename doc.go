@@ -24,8 +24,9 @@
 //	err = tx.Commit(ctx)
 //
 // [Client.AppendSQL] does the same for database/sql with any driver, and every
-// other language calls the SQL function keyline.append, which is all that the
-// client does (docs/sql.md).
+// other language calls the SQL function keyline.append (docs/sql.md). The client
+// calls it too, after it has checked what it can without spoiling the
+// transaction: payloads against the schemas of their types, among others.
 //
 // # Consuming
 //
@@ -35,6 +36,18 @@
 // [Permanent], [RetryAfter], [Snooze] and [Skip] say more, and everything else
 // is tried again by the retry policy.
 //
+// A [Worker] runs consumers, in a process of its own or inside another program:
+// [Worker.Run] until its context ends, [Worker.Drain] until nothing is due. Workers
+// on one database are a cluster, which grows by starting more of them. The schema has to be
+// there first: `keyline migrate up` makes it.
+//
+// # Operating and testing
+//
+// [NewOperator] makes an [Operator], by which the command line and the admin API
+// (package api) see and act. Package keylinetest gives a test a database of
+// its own and a worker that returns when nothing is left to do; [InProcess] is a
+// [Publisher] that needs neither.
+//
 // # Guarantees
 //
 // Within a record each consumer sees events in the order of their seq, which is
@@ -42,5 +55,6 @@
 // delivered at least once: a handler must bear a repetition, for which each
 // delivery carries a stable [Delivery.IdempotencyKey], and [Delivery.DeterministicID]
 // for rows. Consumer.HandleTx commits the handler's writes together with its
-// checkpoint, and so happens once. docs/guarantees.md names the test for each promise.
+// checkpoint, and so happens once. docs/guarantees.md names the test for each
+// promise, and docs/architecture.md says how they are kept.
 package keyline

@@ -56,7 +56,8 @@ const (
 	CodeDatabase            = "database" // an SQLSTATE without a code of its own
 )
 
-// Error is what the client's methods return. Its class is read with
+// Error is what the methods of Client and Operator return, and what constructors say of
+// a field that is wrong. Its class is read with
 // errors.Is(err, ErrConflict) and so on; the driver's error stays in the chain.
 //
 // After an error that came from the database (its chain has an SQLSTATE) the
@@ -67,8 +68,8 @@ type Error struct {
 	Code string
 	// Message says what is wrong. It holds no payload.
 	Message string
-	// Field is the field that is wrong, e.g. "Payload", "events[3].Type" or
-	// "Consumer.Effect"; "" where it is not known.
+	// Field is the field that is wrong, e.g. "Payload", "events[3].Type",
+	// "Config.Lease" or, of the consumer "timeline", "timeline.Effect"; "" where it is not known.
 	Field string
 
 	op    string // what was being done
@@ -135,6 +136,7 @@ var sqlStates = map[string]classified{
 	"23505": {ErrConflict, CodeConstraint},
 	"25006": {ErrUnavailable, CodeUnavailable}, // read-only: a standby, or a server that was one
 	"25P02": {nil, CodeTransactionAborted},
+	"25P03": {ErrUnavailable, CodeUnavailable}, // it said nothing in the middle of a transaction for too long: the server has ended it
 	"40001": {ErrConflict, CodeSerialization},
 	"40P01": {ErrConflict, CodeDeadlock},
 	"42501": {nil, CodePermissionDenied},

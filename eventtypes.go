@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -186,7 +185,7 @@ func (r registration) run(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if diff.internal {
-		if err := takeBarrier(ctx, tx, r.sql); err != nil {
+		if _, err := tx.Exec(ctx, r.sql.RegistryBarrier); err != nil {
 			return err
 		}
 	}
@@ -240,35 +239,12 @@ func (r registration) difference(ctx context.Context, tx pgx.Tx) (d difference, 
 	return d, rows.Err()
 }
 
-// barrierLockTimeout is how long a registry change waits for flushes, which
-// meanwhile queue behind it; then it steps back and tries again.
-const barrierLockTimeout = "200ms"
-
-func takeBarrier(ctx context.Context, tx pgx.Tx, statements *clientsql.Statements) error {
-	if _, err := tx.Exec(ctx, statements.LockTimeout, barrierLockTimeout); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, statements.RegistryBarrier)
-	return err
-}
-
 // errRegistryMoved: another process changed the registry in between.
 var errRegistryMoved = errors.New("the registry changed in between")
 
-// changeRegistry runs f in a transaction in which each statement sees what was
-// committed before it, whatever the role's default is, and again where
-// somebody else was in the way.
+// changeRegistry runs f in a transaction, and again where somebody else was in the way.
 func changeRegistry(ctx context.Context, db Beginner, f func(context.Context, pgx.Tx) error) error {
-	random := clock.NewRand(clock.RandomSeed())
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error { return f(ctx, tx) })
-		if err == nil || !inTheWay(err) {
-			return err
-		}
-		if stop := clock.Sleep(ctx, clock.Real(), time.Duration(float64(pause)*(0.5+random.Float64()))); stop != nil {
-			return errors.Join(err, stop)
-		}
-	}
+	return clientsql.ChangeRegistry(ctx, db, clock.Real(), clock.NewRand(clock.RandomSeed()), inTheWay, func(tx pgx.Tx) error { return f(ctx, tx) })
 }
 
 func inTheWay(err error) bool {

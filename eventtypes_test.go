@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
 )
@@ -187,6 +190,56 @@ func TestRegisteringAnInternalTypeWaitsForFlushes(t *testing.T) {
 		t.Errorf("a cancelled registration: %v", err)
 	}
 	if err := flush.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// silentTx says nothing more once it holds the barrier, until it is told to.
+type silentTx struct {
+	pgx.Tx
+	held chan<- struct{}
+	goOn <-chan struct{}
+}
+
+func (tx silentTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := tx.Tx.Exec(ctx, sql, args...)
+	if err == nil && strings.Contains(sql, "barrier_key") {
+		close(tx.held)
+		<-tx.goOn
+	}
+	return tag, err
+}
+
+type silentDB struct {
+	keyline.Beginner
+	held chan<- struct{}
+	goOn <-chan struct{}
+}
+
+func (db silentDB) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := db.Beginner.BeginTx(ctx, o)
+	return silentTx{tx, db.held, db.goOn}, err
+}
+
+func TestARegistrationThatFallsSilentHoldsUpFlushesForAMomentOnly(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	client := newClient(t, keyline.ClientConfig{EventTypes: activityTypes()})
+	held, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	pool := db.Pool()
+	go func() { done <- client.RegisterEventTypes(t.Context(), silentDB{pool, held, goOn}) }()
+	<-held
+	flush := db.Connect()
+	exec(t, flush, `set statement_timeout = '30s'`)
+	_, err := flush.Exec(t.Context(), `select pg_advisory_xact_lock_shared(keyline.barrier_key())`)
+	close(goOn)
+	if err != nil {
+		t.Errorf("a flush beside it: %v", err)
+	}
+	if err := <-done; !errors.Is(err, keyline.ErrUnavailable) {
+		t.Errorf("the silent one meets %v", err)
+	}
+	if err := client.RegisterEventTypes(t.Context(), pool); err != nil {
 		t.Error(err)
 	}
 }

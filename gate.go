@@ -10,7 +10,8 @@ import (
 	"github.com/keylinehq/keyline/store"
 )
 
-// CodeUnauthenticated is the code where no token that lives was shown. Which of the reasons it is nobody is told.
+// CodeUnauthenticated is the code of an Error where no token that lives was shown: none, an unknown one, one
+// that has expired or was revoked. Nobody is told which.
 const CodeUnauthenticated = "unauthenticated"
 
 // Gate lets the bearers of tokens operate: it turns a token's secret into the
@@ -31,8 +32,8 @@ type GateConfig struct {
 }
 
 // NewGate makes a Gate on a pool, which stays the caller's. Nothing is connected.
-// Its sessions need the rights of the database role that ends in _admin, or of _operator: then nobody reads payloads
-// or manages tokens.
+// Its sessions need the rights of the database role that ends in _admin: that of the operators may not
+// read what tokens are recognized by, so that Open fails with CodePermissionDenied.
 func NewGate(pool *pgxpool.Pool, cfg GateConfig) (*Gate, error) {
 	if pool == nil {
 		return nil, wrong("pool", "is nil")

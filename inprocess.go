@@ -99,8 +99,14 @@ func (p *InProcess) AppendMany(ctx context.Context, db PGX, events []NewEvent) (
 	return p.publish(ctx, db, events, 0)
 }
 
-// Events returns what was published on a record.
+// Events returns what was published on a record, from its first event on; nothing where there is no such
+// record, or it is another tenant's than that of ClientConfig.
 func (p *InProcess) Events(key Key) []Event {
+	tenant, bad := p.check.tenantOf(key.Tenant)
+	if bad != nil {
+		return nil
+	}
+	key.Tenant = tenant
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	list := p.streams.events(key)
@@ -249,13 +255,27 @@ func (p *InProcess) deliver(task inProcessTask) error {
 	return errors.Join(errs...)
 }
 
-// run calls the handler; a panic is an error, as it is to a worker.
-func run(task inProcessTask, c Consumer, d *Delivery) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
+// errHandlerGone is the failure of a handler that has ended its goroutine: that of a test which has given up, most often.
+var errHandlerGone = errors.New("the handler ended its goroutine")
+
+// run calls the handler, on a goroutine of its own, as a worker does: what ends that goroutine ends nobody who waits. A panic is an error,
+// as it is to a worker.
+func run(task inProcessTask, c Consumer, d *Delivery) error {
+	err, done := errHandlerGone, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("panic: %v", v)
+			}
+		}()
+		err = call(task, c, d)
 	}()
+	<-done
+	return err
+}
+
+func call(task inProcessTask, c Consumer, d *Delivery) error {
 	ctx := task.ctx
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -120,7 +121,19 @@ func TestBothPublishersAnswerAlike(t *testing.T) {
 	}
 }
 
-// log collects what handlers saw.
+func TestAPinnedInProcessPublisherReadsItsTenantsStreams(t *testing.T) {
+	t.Parallel()
+	acme := "acme"
+	p := must(keyline.NewInProcess(keyline.ClientConfig{Tenant: &acme}, []string{"t"}))(t)
+	must(p.Append(t.Context(), nil, keyline.NewEvent{Key: keyline.Key{Record: "r"}, Type: "t"}))(t)
+	for key, want := range map[keyline.Key]int{{Record: "r"}: 1, {Tenant: acme, Record: "r"}: 1, {Tenant: "other", Record: "r"}: 0} {
+		if got := len(p.Events(key)); got != want {
+			t.Errorf("%v: %d events, want %d", key, got, want)
+		}
+	}
+}
+
+// handled collects what handlers saw.
 type handled struct {
 	mu   sync.Mutex
 	list []string
@@ -239,6 +252,27 @@ func TestInProcessFailuresAreTheCallersToSee(t *testing.T) {
 			t.Errorf("accepted: %v", err)
 		}
 	}
+}
+
+// Promise: a handler that ends its goroutine, as t.FailNow does, has failed; others get the event, and whoever publishes next is not kept waiting.
+func TestInProcessHandlerThatEndsItsGoroutineFails(t *testing.T) {
+	t.Parallel()
+	s := newSeen()
+	p := must(keyline.NewInProcess(keyline.ClientConfig{}, []string{"t"},
+		keyline.Consumer{Name: "gone", Types: []string{"t"}, Effect: keyline.None(), Handle: func(context.Context, *keyline.Delivery) error {
+			runtime.Goexit()
+			return nil
+		}}, recording(s, "stays")))(t)
+	for range 2 {
+		var err error
+		within(t, "Append", func() {
+			_, err = p.Append(context.Background(), nil, keyline.NewEvent{Key: keyline.Key{Record: "r"}, Type: "t"})
+		})
+		if err == nil || !strings.Contains(err.Error(), "consumer gone") || !strings.Contains(err.Error(), "ended its goroutine") {
+			t.Errorf("said %v", err)
+		}
+	}
+	inOrder(t, s.of("stays", "r"), 2)
 }
 
 func TestInProcessKeepsOrderUnderConcurrency(t *testing.T) {

@@ -9,8 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of Postgres's numeric: digits before the decimal point.
-const maxExponent = 131072
+// Bounds of Postgres's numeric: digits before the decimal point, and behind it.
+const (
+	maxWhole    = 131072
+	maxFraction = 16383
+)
 
 // checkJSON reports whether jsonb would take a text that is to become a
 // payload: json.Valid accepts more than Postgres does (invalid UTF-8, \u0000,
@@ -33,26 +36,74 @@ func checkJSON(text []byte) (size int, err error) {
 			if i, err = checkString(text, i+1); err != nil {
 				return 0, err
 			}
-		case (c == 'e' || c == 'E') && text[i-1] >= '0' && text[i-1] <= '9':
-			n := exponent(text[i+1:])
-			if n > maxExponent {
+		case digit(c):
+			n := readNumber(text[i:])
+			if !n.fits() {
 				return 0, errors.New("contains a number that is out of Postgres's range")
 			}
-			size += n
+			size += max(n.exponent, -n.exponent)
+			i += n.length - 1
 		}
 	}
 	return size, nil
 }
 
-// exponent reads the size of an exponent, up to just above maxExponent.
-func exponent(text []byte) (n int) {
-	for _, c := range bytes.TrimLeft(text, "+-") {
-		if c < '0' || c > '9' {
-			break
+func digit(c byte) bool { return c >= '0' && c <= '9' }
+
+// number is a number of a JSON text, without its sign.
+type number struct {
+	length int // in bytes
+	// before is how many digits stand before the decimal point, of 0.001 minus two; nothing is true of one that is 0.
+	before   int
+	nothing  bool
+	fraction int // how many digits stand behind it
+	exponent int
+}
+
+// mostExponent is where exponents are cut off: beyond it none fits, however long the text.
+const mostExponent = 1 << 30
+
+// readNumber reads the number at the start of a text, which json.Valid has seen.
+func readNumber(text []byte) (n number) {
+	digits := func() (list []byte) {
+		begun := n.length
+		for n.length < len(text) && digit(text[n.length]) {
+			n.length++
 		}
-		n = min(10*n+int(c-'0'), maxExponent+1)
+		return text[begun:n.length]
+	}
+	whole := digits()
+	n.before = len(whole)
+	if n.length < len(text) && text[n.length] == '.' {
+		n.length++
+		fraction := digits()
+		n.fraction = len(fraction)
+		if whole[0] == '0' {
+			significant := bytes.TrimLeft(fraction, "0")
+			n.before, n.nothing = len(significant)-len(fraction), len(significant) == 0
+		}
+	} else {
+		n.nothing = whole[0] == '0'
+	}
+	if n.length < len(text) && text[n.length]|0x20 == 'e' {
+		n.length++
+		negative := text[n.length] == '-'
+		if negative || text[n.length] == '+' {
+			n.length++
+		}
+		for _, c := range digits() {
+			n.exponent = min(10*n.exponent+int(c-'0'), mostExponent)
+		}
+		if negative {
+			n.exponent = -n.exponent
+		}
 	}
 	return n
+}
+
+// fits reports whether Postgres can hold the number.
+func (n number) fits() bool {
+	return (n.nothing || n.before+n.exponent <= maxWhole) && n.fraction-n.exponent <= maxFraction
 }
 
 // checkString checks the escapes of a string that begins at i and returns where

@@ -84,8 +84,9 @@ type Operator interface {
 	RetryDeadLetter(ctx context.Context, id int64, reason string) (Act, error)
 	// ResolveDeadLetter gives an open dead letter up; a consumer that is parked on it goes on. A reason is required.
 	ResolveDeadLetter(ctx context.Context, id int64, reason string) (Act, error)
-	// SkipHead gives up the event that a consumer is in backoff or parked on. A reason is required.
-	SkipHead(ctx context.Context, key Key, consumer, reason string) (Act, error)
+	// SkipHead gives up the event that a consumer is in backoff or parked on: that of seq, so that somebody else's skip, or one of
+	// which the answer was lost, never makes it another one; 0: whichever it is. A reason is required.
+	SkipHead(ctx context.Context, key Key, consumer string, seq int64, reason string) (Act, error)
 
 	// PauseConsumer stops a consumer's deliveries; it keeps its place.
 	PauseConsumer(ctx context.Context, name, reason string) error
@@ -98,7 +99,7 @@ type Operator interface {
 	RetireConsumer(ctx context.Context, name, reason string) error
 
 	// DrainWorker has one worker, by its id, finish what runs, hand back the rest and
-	// leave; it waits until that is so. The worker hears of it within a third of its
+	// leave; it waits until that is so. Where its process goes on as another worker, since it has fenced itself, that one does. The worker hears of it within a third of its
 	// lease, and cancels handlers that outlive its shutdown grace. One that is asked already is waited for with the
 	// others that ask. CodeWorkerNotLive: it was lost before it had left.
 	DrainWorker(ctx context.Context, id int64, reason string) (DrainedWorker, error)

@@ -151,7 +151,7 @@ func (o *operator) deadLetter(ctx context.Context, op string, id int64) (DeadLet
 }
 
 // SkipHead implements Operator.
-func (o *operator) SkipHead(ctx context.Context, key Key, consumer, reason string) (Act, error) {
+func (o *operator) SkipHead(ctx context.Context, key Key, consumer string, seq int64, reason string) (Act, error) {
 	const op = "skip"
 	if err := o.may(op, reason, true); err != nil {
 		return Act{}, err
@@ -171,6 +171,8 @@ func (o *operator) SkipHead(ctx context.Context, key Key, consumer, reason strin
 		return act, operated(op, err)
 	case st.State != core.Backoff && st.State != core.Parked:
 		return act, nothing(op, "consumer %s is neither in backoff nor parked on %s", consumer, key.Record)
+	case seq != 0 && seq != act.Seq:
+		return act, nothing(op, "consumer %s is at event %d of %s, not at %d", consumer, act.Seq, key.Record, seq)
 	}
 	return o.give(ctx, op, core.Command{Record: record, Kind: core.CommandSkip, Consumer: st.Consumer, Seq: act.Seq}, act, reason)
 }

@@ -30,8 +30,6 @@ type BehindRecord struct {
 	Tenant string `json:"tenant"`
 	Key    string `json:"key"`
 	Head   int64  `json:"head"`
-	// NextSeq is the next event that concerns the consumer, 0 where none was found in the next 1,000.
-	NextSeq int64 `json:"next_seq"`
 	WhyConsumer
 }
 
@@ -66,7 +64,7 @@ func behind(v *store.WhyRows, consumer int32) (BehindRecord, bool) {
 		if c.ID != consumer {
 			continue
 		}
-		r := BehindRecord{Tenant: v.Key.Tenant, Key: v.Key.Record, Head: v.Head, NextSeq: c.NextSeq, WhyConsumer: explainConsumer(v, c)}
+		r := BehindRecord{Tenant: v.Key.Tenant, Key: v.Key.Record, Head: v.Head, WhyConsumer: explainConsumer(v, c)}
 		return r, r.Reason != ReasonDone
 	}
 	return BehindRecord{}, false

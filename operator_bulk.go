@@ -14,6 +14,8 @@ import (
 type BulkOptions struct {
 	// DryRun counts and changes nothing.
 	DryRun bool
+	// Upto leaves alone what has a higher id: with the Upto of a dry run's report, what has died since it counted; 0: nothing.
+	Upto int64
 	// PerSecond is the most items begun per second; 0: as fast as they are applied.
 	PerSecond int
 	// Progress is told of every item when it has ended, of how many there are in all.
@@ -40,6 +42,8 @@ type BulkReport struct {
 	Failed  int64 `json:"failed"`
 	// Failures are the first hundred that went wrong; Progress is told of all.
 	Failures []BulkItem `json:"failures"`
+	// Upto is the highest id of those that the filter took.
+	Upto int64 `json:"upto"`
 }
 
 // bulkPage is how many commands wait for their records' holders at once, and
@@ -82,8 +86,8 @@ func (o *operator) bulk(ctx context.Context, b bulk) (BulkReport, error) {
 		return report, nothing(b.op, "no open dead letter matches")
 	}
 	q.Statuses = []string{deadOpen}
-	matched, upto, err := o.store.CountDeadLetters(ctx, q)
-	report.Matched = matched
+	matched, upto, err := o.store.CountDeadLetters(ctx, q, b.opts.Upto)
+	report.Matched, report.Upto = matched, upto
 	if err != nil || b.opts.DryRun {
 		return report, operated(b.op, err)
 	}

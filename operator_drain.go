@@ -1,6 +1,7 @@
 package keyline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 )
@@ -28,15 +29,15 @@ func (o *operator) DrainWorker(ctx context.Context, id int64, reason string) (Dr
 	if err != nil {
 		return out, operated(op, err)
 	}
-	end, err := o.store.AwaitDrained(ctx, id, asked)
+	end, err := o.store.AwaitDrained(ctx, cmp.Or(asked, id), asked != 0)
 	out.Name, out.StillRunning = end.Name, end.StillRunning
 	switch {
-	case err != nil && asked && ctx.Err() != nil:
+	case err != nil && asked != 0 && ctx.Err() != nil:
 		return out, &Error{Code: CodeNotAppliedYet, op: op, class: ErrUnavailable, cause: ctx.Err(),
 			Message: fmt.Sprintf("worker %d is asked, but has not left yet; it stays asked", id)}
 	case err != nil:
 		return out, operated(op, err)
-	case !asked:
+	case asked == 0:
 		return out, nothing(op, "worker %s#%d is %s", end.Name, id, end.Status)
 	case end.Last == "lost":
 		return out, &Error{Code: CodeWorkerNotLive, op: op, class: ErrConflict,

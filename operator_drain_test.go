@@ -43,6 +43,10 @@ func TestADrainedWorkerEndsWhatRunsHandsBackTheRestAndLeaves(t *testing.T) {
 		}()
 	}
 	testdb.Eventually(t, func() bool { return w.Health().State == "stopping" }, "the worker drains")
+	// Before that the slot, once free, could still go to what waits for it.
+	testdb.Eventually(t, func() bool {
+		return scalar[int](t, db.Pool(), "select count(*) from keyline.mailboxes where claimed_by is null") == 1
+	}, "what waits is handed back")
 	select {
 	case a := <-answers:
 		t.Fatalf("drained while a handler runs: %+v", a)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/keylinehq/keyline/store"
 )
 
@@ -69,14 +71,28 @@ func TestWhyIsAFunctionOfTheRows(t *testing.T) {
 func TestWhysSentenceIsAboutWhatIsNotDone(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	earlier, worker := now.Add(-time.Hour), int64(7)
+	earlier, later, worker := now.Add(-time.Hour), now.Add(time.Hour), int64(7)
 	done := store.WhyConsumer{ID: 1, Name: "a", Status: "active", State: "ready", Seq: 2, Hosts: []int64{7}}
 	redelivering, behind := done, done
 	redelivering.Retrying, redelivering.RetryingAt = 3, &earlier
 	behind.Seq, behind.NextSeq, behind.NextAt = 0, 1, &earlier
 	held := store.WhyRows{Mailbox: true, Worker: &worker, WorkerName: "crm", WorkerStatus: "live", ClaimedAt: &earlier}
-	silent := held
+	silent, lost := held, held
 	silent.WorkerSilent = true
+	lost.WorkerStatus = "lost"
+	failed, parked, nobodys, given, passed := behind, behind, behind, done, done
+	event := uuid.MustParse("0197c2a0-5b1e-7c9a-8f3e-2d1c0b9a8f7e")
+	failed.State, failed.Attempt, failed.ErrorCode, failed.NextAttemptAt, failed.NextID = "backoff", 2, "smtp", &later, &event
+	parked.State, parked.Attempt, parked.ErrorCode, parked.DeadLetter, parked.NextID = "parked", 4, "smtp", 9, &event
+	nobodys.Hosts = nil
+	given.OpenDead = 1
+	with := func(v store.WhyRows, change func(*store.WhyRows)) store.WhyRows { change(&v); return v }
+	due, passing := store.WhyRows{Mailbox: true, DueAt: &earlier}, store.WhyRows{}
+	// Worker 7 holds or runs it; 8 is somebody else.
+	crm, other := store.WhyWorker{ID: 7, Name: "crm"}, store.WhyWorker{ID: 8, Name: "other"}
+	goneCRM, goneOther := crm, other
+	goneCRM.Silent, goneOther.Silent = true, true
+	among := func(v store.WhyRows, list ...store.WhyWorker) store.WhyRows { v.Live = list; return v }
 	for _, tc := range []struct {
 		name      string
 		rows      store.WhyRows
@@ -89,6 +105,25 @@ func TestWhysSentenceIsAboutWhatIsNotDone(t *testing.T) {
 		{"two more are behind", held, []store.WhyConsumer{behind, behind, behind}, "2 more consumers are not done here.", ""},
 		{"a dead letter is delivered again", held, []store.WhyConsumer{redelivering}, "dead letter 3", "event 2"},
 		{"its holder is gone, and nobody has found it lost", silent, []store.WhyConsumer{behind}, "crm#7 has claimed r and has been silent", "look at its handler"},
+		{"and others will", among(silent, goneCRM, other), []store.WhyConsumer{behind}, "Another worker frees what it holds.", "start one"},
+		{"and nobody else lives", among(silent, goneCRM, goneOther), []store.WhyConsumer{behind}, "No other worker lives: start one", "Another"},
+		{"its holder was lost", among(lost, other), []store.WhyConsumer{behind}, "Worker crm#7 has claimed r and does not live any more. Another one frees it", "start one"},
+		{"its holder was lost and nobody else lives", lost, []store.WhyConsumer{behind}, "does not live any more. No other worker lives: start one", "Another one"},
+		{"due, and its host is gone unnoticed", among(due, goneCRM, other), []store.WhyConsumer{behind}, "crm#7, which would run it, has been silent", "as soon as one is free"},
+		{"due, and one of two hosts is gone", among(due, goneCRM, crm), []store.WhyConsumer{behind}, "as soon as one is free", "silent"},
+		{"nobody runs it", among(due, other), []store.WhyConsumer{nobodys}, "keyline consumers retire a", "none lives"},
+		{"nobody lives", among(due, goneOther), []store.WhyConsumer{nobodys}, "none lives at all", "retire"},
+		{"suspect", with(held, func(v *store.WhyRows) { v.Crashes = 2 }), []store.WhyConsumer{behind}, "2 times a worker was lost that held it", ""},
+		{"in backoff", due, []store.WhyConsumer{failed}, "runs it now. `keyline trace " + event.String() + "` shows the errors.", ""},
+		{"in backoff, and nobody lives", among(due, goneCRM), []store.WhyConsumer{failed}, "shows the errors. No worker lives: start one", ""},
+		{"in backoff, and somebody lives", among(due, goneCRM, other), []store.WhyConsumer{failed}, "shows the errors.", "No worker"},
+		{"parked", due, []store.WhyConsumer{parked}, "(smtp). `keyline trace " + event.String() + "` shows the errors. Mend", ""},
+		{"an act is waiting", with(due, func(v *store.WhyRows) { v.Commands = 2 }), []store.WhyConsumer{parked}, "2 commands of operators wait", ""},
+		{"an act is all that waits", with(due, func(v *store.WhyRows) { v.Commands = 2 }), []store.WhyConsumer{done}, "done with r, up to event 2. 2 commands", ""},
+		{"a consumer was disabled", with(passing, func(v *store.WhyRows) { v.Disabled = []string{"b"} }), []store.WhyConsumer{passed}, "Disabled, so that events pass: b.", ""},
+		{"many were", with(passing, func(v *store.WhyRows) { v.Disabled = []string{"b", "c", "d", "x"} }), []store.WhyConsumer{given}, "shows them. Disabled, so that events pass them: b, c, d and 1 more.", "x"},
+		{"all were", with(passing, func(v *store.WhyRows) { v.Disabled = []string{"b"} }), nil, "No consumer waits for r. Disabled", "registered"},
+		{"there is none", passing, nil, "No consumer is registered that waits for r.", "Disabled"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -24,8 +24,11 @@ func (o *operator) Prune(ctx context.Context, reason string, opts PruneOptions) 
 	if err := o.mayChangeAll(op, reason, false); err != nil {
 		return PruneReport{}, err
 	}
-	if opts.OlderThan < 0 || opts.KeepFailures < 0 {
-		return PruneReport{}, &Error{Code: CodeInvalidArgument, Field: "OlderThan", Message: "a time to keep is not negative", op: op, class: ErrInvalid}
+	switch {
+	case opts.OlderThan < 0:
+		return PruneReport{}, withOp(op, wrong("OlderThan", "is negative"))
+	case opts.KeepFailures < 0:
+		return PruneReport{}, withOp(op, wrong("KeepFailures", "is negative"))
 	}
 	report, err := o.store.Prune(ctx, opts, o.cfg.Actor, reason)
 	return report, operated(op, err)

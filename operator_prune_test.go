@@ -58,6 +58,19 @@ func aged(t *testing.T) *testdb.DB {
 	return db
 }
 
+func TestAPruneIsToldWhichTimeIsNegative(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t, testdb.New(t), keyline.RoleOperator)
+	for field, opts := range map[string]keyline.PruneOptions{
+		"OlderThan": {OlderThan: -time.Hour}, "KeepFailures": {KeepFailures: -time.Hour},
+	} {
+		_, err := o.Prune(t.Context(), "r", opts)
+		if got := wantError(t, err, keyline.ErrInvalid, keyline.CodeInvalidArgument).Field; got != field {
+			t.Errorf("%s is negative, and the error is about %s", field, got)
+		}
+	}
+}
+
 func TestPruneDeletesOldSettledEventsAndTheRecordGoesOn(t *testing.T) {
 	t.Parallel()
 	db, client := aged(t), newClient(t, keyline.ClientConfig{})

@@ -127,6 +127,11 @@ func (o *operator) InspectConsumer(ctx context.Context, name string) (ConsumerVi
 			return c, nil
 		}
 	}
+	for _, c := range list {
+		if slices.Contains(c.PreviousNames, name) {
+			return ConsumerView{}, notFound(op, "consumer %q, which is called %q now", name, c.Name)
+		}
+	}
 	return ConsumerView{}, notFound(op, "consumer %q", name)
 }
 

@@ -15,7 +15,7 @@ func (o *operator) may(op, reason string, reasonRequired bool) error {
 	case strings.TrimSpace(o.cfg.Actor) == "":
 		return &Error{Code: CodeInvalidArgument, Field: "Actor", Message: "is required: the audit names who acts", op: op, class: ErrInvalid}
 	case reasonRequired && strings.TrimSpace(reason) == "":
-		return &Error{Code: CodeInvalidArgument, Field: "reason", Message: "is required: what is given up is not delivered any more", op: op, class: ErrInvalid}
+		return &Error{Code: CodeInvalidArgument, Field: "reason", Message: "is required: the audit says why", op: op, class: ErrInvalid}
 	}
 	return nil
 }

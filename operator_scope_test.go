@@ -79,8 +79,8 @@ func (s *tenants) scopedMethods(ctx context.Context) map[string]struct {
 			func() error { _, err := o.RetryDeadLetter(ctx, 99, "r"); return err }},
 		"ResolveDeadLetter": {func(tenant string) error { _, err := o.ResolveDeadLetter(ctx, s.ids[tenant], "r"); return err },
 			func() error { _, err := o.ResolveDeadLetter(ctx, 99, "r"); return err }},
-		"SkipHead": {func(tenant string) error { _, err := o.SkipHead(ctx, key(tenant), "waits", "r"); return err },
-			func() error { _, err := o.SkipHead(ctx, key("nobody"), "waits", "r"); return err }},
+		"SkipHead": {func(tenant string) error { _, err := o.SkipHead(ctx, key(tenant), "waits", 0, "r"); return err },
+			func() error { _, err := o.SkipHead(ctx, key("nobody"), "waits", 0, "r"); return err }},
 	}
 }
 

@@ -217,7 +217,7 @@ func TestSkipHeadGivesUpOneEventAndNoOther(t *testing.T) {
 	awaitReason(t, db, "c", keyline.ReasonBackoff)
 	o := newOperator(t, db, keyline.RoleOperator)
 	s.mend()
-	act := must(o.SkipHead(t.Context(), keyline.Key{Record: "thing:1"}, "c", "of no use"))(t)
+	act := must(o.SkipHead(t.Context(), keyline.Key{Record: "thing:1"}, "c", 0, "of no use"))(t)
 	s.wait(t, 2)
 	settled(t, db)
 	if got := seqs(s.of("c", "thing:1")); act.Seq != 1 || !slices.Equal(got, []int64{1, 2}) {
@@ -226,9 +226,9 @@ func TestSkipHeadGivesUpOneEventAndNoOther(t *testing.T) {
 	if reason := scalar[string](t, db.Pool(), "select reason from keyline.skips where code = 'operator' and seq = 1"); reason != "of no use" {
 		t.Errorf("skipped because %q", reason)
 	}
-	_, err := o.SkipHead(t.Context(), keyline.Key{Record: "thing:1"}, "c", "again")
+	_, err := o.SkipHead(t.Context(), keyline.Key{Record: "thing:1"}, "c", 0, "again")
 	wantError(t, err, keyline.ErrConflict, keyline.CodeNothingToDo)
-	_, err = o.SkipHead(t.Context(), keyline.Key{Record: "thing:2"}, "c", "what")
+	_, err = o.SkipHead(t.Context(), keyline.Key{Record: "thing:2"}, "c", 0, "what")
 	wantError(t, err, keyline.ErrNotFound, keyline.CodeNotFound)
 }
 
@@ -343,7 +343,7 @@ func TestAViewerActsOnNothingAndSeesNothingInternal(t *testing.T) {
 		"retry event":    func() error { _, err := v.RetryEvent(ctx, id, "r"); return err },
 		"retry":          func() error { _, err := v.RetryDeadLetter(ctx, 1, "r"); return err },
 		"resolve":        func() error { _, err := v.ResolveDeadLetter(ctx, 1, "r"); return err },
-		"skip":           func() error { _, err := v.SkipHead(ctx, keyline.Key{Record: "thing:1"}, "c", "r"); return err },
+		"skip":           func() error { _, err := v.SkipHead(ctx, keyline.Key{Record: "thing:1"}, "c", 0, "r"); return err },
 		"pause":          func() error { return v.PauseConsumer(ctx, "c", "r") },
 		"resume":         func() error { return v.ResumeConsumer(ctx, "c", "r") },
 		"disable":        func() error { return v.DisableConsumer(ctx, "c", "r") },
@@ -409,7 +409,7 @@ func TestNoActWithoutItsAudit(t *testing.T) {
 	o, ctx := newOperator(t, db, keyline.RoleOperator), t.Context()
 	_, retry := o.RetryDeadLetter(ctx, 1, "r")
 	_, resolve := o.ResolveDeadLetter(ctx, 1, "r")
-	_, skip := o.SkipHead(ctx, keyline.Key{Record: "thing:1"}, "c", "r")
+	_, skip := o.SkipHead(ctx, keyline.Key{Record: "thing:1"}, "c", 0, "r")
 	_, recovery := o.RecoverStaleClaims(ctx, "r")
 	for name, err := range map[string]error{"retry": retry, "resolve": resolve, "skip": skip, "recover": recovery,
 		"pause": o.PauseConsumer(ctx, "c", "r"), "retire": o.RetireConsumer(ctx, "c", "r")} {

@@ -100,37 +100,41 @@ func (o *operator) CreateToken(ctx context.Context, n NewToken, reason string) (
 	if err := o.may(op, reason, false); err != nil {
 		return IssuedToken{}, err
 	}
-	bad := func(field, format string, args ...any) (IssuedToken, error) {
-		return IssuedToken{}, &Error{Code: CodeInvalidArgument, Field: field, Message: fmt.Sprintf(format, args...), op: op, class: ErrInvalid}
+	if err := n.validate(); err != nil {
+		return IssuedToken{}, withOp(op, err)
 	}
 	switch {
-	case strings.TrimSpace(n.Name) != n.Name || n.Name == "" || len(n.Name) > mostName || !printableText(n.Name):
-		return bad("Name", "must be 1 to %d printable bytes, and neither begin nor end with a space", mostName)
-	case !n.Role.known():
-		return bad("Role", "must be %q, %q or %q", RoleViewer, RoleOperator, RoleAdmin)
-	case n.ExpiresIn < 0:
-		return bad("ExpiresIn", "must not be negative")
-	case n.Tenant != nil && (len(*n.Tenant) > mostTenant || !utf8.ValidString(*n.Tenant) || strings.ContainsRune(*n.Tenant, 0)):
-		return bad("Tenant", "is no name of a tenant")
-	case n.Tenant != nil && !o.sees(*n.Tenant):
-		return IssuedToken{}, &Error{Code: CodePermissionDenied, Message: "the operator is another tenant's", op: op}
 	case n.Tenant == nil:
 		n.Tenant = o.cfg.Tenant
+	case !o.sees(*n.Tenant):
+		return IssuedToken{}, &Error{Code: CodePermissionDenied, Message: "the operator is another tenant's", op: op}
 	}
 	text, hash := makeSecret()
 	t, err := o.store.CreateToken(ctx, Token{Name: n.Name, Role: string(n.Role), Tenant: n.Tenant}, hash, n.ExpiresIn, o.cfg.Actor, reason)
 	if err != nil {
 		err = operated(op, err)
 		if errors.Is(err, &Error{Code: CodeConstraint}) {
-			err = &Error{Code: CodeConstraint, Field: "Name", Message: fmt.Sprintf("the name %q was given before", n.Name), op: op, class: ErrConflict, cause: err}
+			err = &Error{Code: CodeConstraint, Field: "Name", Message: fmt.Sprintf("the name %q was given before: if its secret has never arrived, revoke that token and choose another name", n.Name), op: op, class: ErrConflict, cause: err}
 		}
 		return IssuedToken{}, err
 	}
 	return IssuedToken{Token: t, Secret: formatSecret(t.ID, text)}, nil
 }
 
-// mostTenant is how many bytes the name of a tenant may have.
-const mostTenant = 512
+// validate names the field that makes no sense.
+func (n NewToken) validate() error {
+	switch {
+	case strings.TrimSpace(n.Name) != n.Name || n.Name == "" || len(n.Name) > mostName || !printableText(n.Name):
+		return wrong("Name", "must be 1 to %d printable bytes, and neither begin nor end with a space", mostName)
+	case !n.Role.known():
+		return wrong("Role", "must be %q, %q or %q", RoleViewer, RoleOperator, RoleAdmin)
+	case n.ExpiresIn < 0:
+		return wrong("ExpiresIn", "must not be negative")
+	case n.Tenant != nil && checkText("Tenant", *n.Tenant, maxNameBytes) != nil:
+		return wrong("Tenant", "is no name of a tenant")
+	}
+	return nil
+}
 
 func printableText(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0

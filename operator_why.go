@@ -57,8 +57,14 @@ type Why struct {
 type WhyConsumer struct {
 	Name string `json:"name"`
 	// Position is the last event that it is done with.
-	Position int64  `json:"position"`
-	Reason   Reason `json:"reason"`
+	Position int64 `json:"position"`
+	// NextSeq is the next event that concerns it and EventID that one's id; 0 and "" where none was found in the next 1,000.
+	NextSeq int64  `json:"next_seq"`
+	EventID string `json:"event_id"`
+	// Attempt is how often that event has failed, and ErrorCode what it failed with last; 0 and "" where it has not.
+	Attempt   int    `json:"attempt"`
+	ErrorCode string `json:"error_code"`
+	Reason    Reason `json:"reason"`
 	// Since is when that began, nil where it is not known.
 	Since *time.Time `json:"since"`
 	// Worker has the record or, for ReasonBreakerOpen, the open breaker; nil: none.
@@ -68,10 +74,8 @@ type WhyConsumer struct {
 	DeadLetter *int64 `json:"dead_letter"`
 
 	// What the sentence also needs.
-	attempt   int
-	errorCode string
-	openDead  int64
-	waitsFor  string
+	openDead int64
+	waitsFor string
 }
 
 // explain is a function of the rows alone.
@@ -99,7 +103,10 @@ func positions(v *store.WhyRows) (list []store.RecordPosition) {
 
 // explainConsumer finds the reason: what would hold the delivery longest comes first.
 func explainConsumer(v *store.WhyRows, c *store.WhyConsumer) WhyConsumer {
-	out := WhyConsumer{Name: c.Name, Position: c.Seq, attempt: c.Attempt, errorCode: c.ErrorCode, openDead: c.OpenDead}
+	out := WhyConsumer{Name: c.Name, Position: c.Seq, NextSeq: c.NextSeq, Attempt: c.Attempt, ErrorCode: c.ErrorCode, openDead: c.OpenDead}
+	if c.NextID != nil {
+		out.EventID = c.NextID.String()
+	}
 	if c.DeadLetter != 0 {
 		out.DeadLetter = &c.DeadLetter
 	}
@@ -201,15 +208,29 @@ func first(times ...*time.Time) *time.Time {
 var severity = []Reason{ReasonParked, ReasonUnhosted, ReasonPaused, ReasonBreakerOpen, ReasonBackoff, ReasonBackfilling, ReasonScope, ReasonLockstep,
 	ReasonAppenderInFlight, ReasonClaimed, ReasonReady, ReasonDone}
 
-// sentence is about the consumer that is worst off, and counts the others that wait.
+// sentence says first what is the matter, and then what else there is to know.
 func sentence(v *store.WhyRows, list []WhyConsumer) string {
-	if v.Worker != nil && v.WorkerStatus != "live" {
-		return fmt.Sprintf("Worker %d has claimed %s and does not live any more: another one frees it within a lease, `keyline recover` does it now.",
-			*v.Worker, quoted(v.Key))
+	says := stuckSentence(v, list)
+	if v.Commands > 0 {
+		says += fmt.Sprintf(" %d commands of operators wait for the worker that takes it.", v.Commands)
 	}
-	if v.Worker != nil && v.WorkerSilent {
-		return fmt.Sprintf("Worker %s#%d has claimed %s and has been silent for longer than its lease. See whether its process runs. Another worker frees what it holds; where none runs, start one, or `keyline recover`.",
-			v.WorkerName, *v.Worker, quoted(v.Key))
+	return says
+}
+
+// silentOnWorkers are the reasons whose sentence says nothing of workers.
+var silentOnWorkers = []Reason{ReasonParked, ReasonPaused, ReasonBreakerOpen, ReasonBackoff, ReasonBackfilling, ReasonScope, ReasonLockstep}
+
+// stuckSentence is about the worker that holds the record where that is gone, else about the consumer that is worst off,
+// and counts the others that wait.
+func stuckSentence(v *store.WhyRows, list []WhyConsumer) string {
+	switch {
+	case v.Worker == nil:
+	case v.WorkerStatus != "live":
+		return fmt.Sprintf("Worker %s#%d has claimed %s and does not live any more. %s", v.WorkerName, *v.Worker, quoted(v.Key),
+			byOthers(v, "Another one frees it within a lease, `keyline recover` does it now."))
+	case v.WorkerSilent:
+		return fmt.Sprintf("Worker %s#%d has claimed %s and has been silent for longer than its lease. See whether its process runs. %s",
+			v.WorkerName, *v.Worker, quoted(v.Key), byOthers(v, "Another worker frees what it holds."))
 	}
 	worst, waiting := -1, 0
 	for i := range list {
@@ -227,6 +248,9 @@ func sentence(v *store.WhyRows, list []WhyConsumer) string {
 		return settledSentence(v, list)
 	}
 	s := consumerSentence(v, &v.Consumers[worst], &list[worst])
+	if !v.Lives() && slices.Contains(silentOnWorkers, list[worst].Reason) {
+		s += " No worker lives: start one, since nothing is delivered without."
+	}
 	if list[worst].Reason != ReasonAppenderInFlight {
 		waiting--
 	}
@@ -239,6 +263,14 @@ func sentence(v *store.WhyRows, list []WhyConsumer) string {
 	return s
 }
 
+// byOthers is what somebody else does about the holder's end, or that there is nobody else.
+func byOthers(v *store.WhyRows, does string) string {
+	if slices.ContainsFunc(v.Live, func(w store.WhyWorker) bool { return !w.Silent && w.ID != *v.Worker }) {
+		return does
+	}
+	return "No other worker lives: start one, which frees what it holds, or `keyline recover`."
+}
+
 func settledSentence(v *store.WhyRows, list []WhyConsumer) string {
 	var dead []string
 	for _, c := range list {
@@ -249,13 +281,26 @@ func settledSentence(v *store.WhyRows, list []WhyConsumer) string {
 	switch {
 	case len(dead) > 0:
 		return fmt.Sprintf("Nothing waits on %s, but %s gave up on events: `keyline dead-letters list --record %s%s` shows them.",
-			quoted(v.Key), strings.Join(dead, " and "), shell(v.Key.Record), tenantFlag(v.Key))
+			quoted(v.Key), strings.Join(dead, " and "), shell(v.Key.Record), tenantFlag(v.Key)) + passed(v)
+	case len(list) == 0 && len(v.Disabled) > 0:
+		return fmt.Sprintf("No consumer waits for %s.", quoted(v.Key)) + passed(v)
 	case len(list) == 0:
-		return fmt.Sprintf("No consumer is registered: nobody waits for %s. Start a worker.", quoted(v.Key))
-	case v.Commands > 0:
-		return fmt.Sprintf("Every consumer is done with %s; %d commands of operators wait for a worker to take it.", quoted(v.Key), v.Commands)
+		return fmt.Sprintf("No consumer is registered that waits for %s. Start a worker.", quoted(v.Key))
 	}
-	return fmt.Sprintf("Every consumer is done with %s, up to event %d.", quoted(v.Key), v.Head)
+	return fmt.Sprintf("Every consumer is done with %s, up to event %d.", quoted(v.Key), v.Head) + passed(v)
+}
+
+// passed names the consumers that were disabled: whoever misses something of theirs looks for it in vain above.
+func passed(v *store.WhyRows) string {
+	const shown = 3
+	names := strings.Join(v.Disabled[:min(len(v.Disabled), shown)], ", ")
+	switch more := len(v.Disabled) - shown; {
+	case more > 0:
+		return fmt.Sprintf(" Disabled, so that events pass them: %s and %d more.", names, more)
+	case names != "":
+		return fmt.Sprintf(" Disabled, so that events pass: %s.", names)
+	}
+	return ""
 }
 
 // consumerSentence says what is the matter and what to do next.
@@ -267,19 +312,22 @@ func consumerSentence(v *store.WhyRows, row *store.WhyConsumer, c *WhyConsumer) 
 	}
 	switch c.Reason {
 	case ReasonParked:
-		if c.errorCode == core.CodeUnsupportedVersion && c.DeadLetter == nil {
+		if c.ErrorCode == core.CodeUnsupportedVersion && c.DeadLetter == nil {
 			return next + ": its code does not support the event's version. Deploy code that does, or give it up: " +
 				fmt.Sprintf("`keyline skip %s %s --reason …`.", key, c.Name)
 		}
 		if c.DeadLetter == nil {
 			return next + fmt.Sprintf(": it is parked there. `keyline skip %s %s --reason …` gives it up.", key, c.Name)
 		}
-		return next + fmt.Sprintf(": it is parked there after %d attempts (%s). Mend the cause, then `keyline dead-letters retry %d`; or give it up: `keyline dead-letters resolve %d --reason …`.",
-			c.attempt, c.errorCode, *c.DeadLetter, *c.DeadLetter)
+		return next + fmt.Sprintf(": it is parked there after %d attempts (%s).%s Mend the cause, then `keyline dead-letters retry %d`; or give it up: `keyline dead-letters resolve %d --reason …`.",
+			c.Attempt, c.ErrorCode, traced(c), *c.DeadLetter, *c.DeadLetter)
 	case ReasonUnhosted:
+		if !v.Lives() {
+			return next + ": no live worker runs it, and none lives at all. Start one that runs it."
+		}
 		return next + ": no live worker runs it. Start one that does, or, if none ever will, `keyline consumers retire " + c.Name + " --reason …`."
 	case ReasonPaused:
-		return next + ": it is paused. `keyline consumers resume " + c.Name + "` goes on; the audit says who paused it and why."
+		return next + ": it is paused. `keyline consumers resume " + c.Name + "` goes on; `keyline audit --action consumer_paused` says who paused it and why."
 	case ReasonBreakerOpen:
 		return next + fmt.Sprintf(": it fails on many records, so that worker %d starts nothing of it until a probe succeeds. Mend what it calls; it goes on by itself.", *c.Worker)
 	case ReasonBackoff:
@@ -291,14 +339,48 @@ func consumerSentence(v *store.WhyRows, row *store.WhyConsumer, c *WhyConsumer) 
 	case ReasonLockstep:
 		return next + fmt.Sprintf(": %s is not done with an event in front of it, and the order is lockstep. See to %s.", c.waitsFor, c.waitsFor)
 	case ReasonAppenderInFlight:
-		return fmt.Sprintf("Every committed event of %s is done; a transaction that appends to it is open. It ends with that transaction: look for a long one in pg_stat_activity.", quoted(v.Key))
+		return fmt.Sprintf("Every committed event of %s is done; a transaction that appends to it is open. It ends with that transaction: look for a long one, by `keyline doctor` or in pg_stat_activity.", quoted(v.Key))
 	case ReasonClaimed:
-		return next + fmt.Sprintf(": worker %s#%d has it since %s and delivers. If that is too long, look at its handler.", v.WorkerName, *c.Worker, c.Since.UTC().Format(time.RFC3339))
+		return next + fmt.Sprintf(": worker %s#%d has it since %s and delivers. If that is too long, look at its handler.%s", v.WorkerName, *c.Worker, c.Since.UTC().Format(time.RFC3339), suspected(v))
 	}
 	if !v.Mailbox {
 		return next + ", and the record has no mailbox, so that no worker will look: run `keyline verify`."
 	}
-	return next + ", which is due: a worker takes it as soon as one is free. If it stays so, `keyline status` shows who works."
+	if gone := silentHosts(v, row); gone != "" {
+		return next + fmt.Sprintf(", which is due: %s, which would run it, has been silent for longer than its lease. See whether its process runs, or start another worker.%s", gone, suspected(v))
+	}
+	return next + ", which is due: a worker takes it as soon as one is free. If it stays so, `keyline status` shows who works." + suspected(v)
+}
+
+// silentHosts names the workers that run a consumer where none of them has renewed within its lease, else "".
+func silentHosts(v *store.WhyRows, row *store.WhyConsumer) string {
+	var names []string
+	for _, w := range v.Live {
+		if !slices.Contains(row.Hosts, w.ID) {
+			continue
+		}
+		if !w.Silent {
+			return ""
+		}
+		names = append(names, fmt.Sprintf("%s#%d", w.Name, w.ID))
+	}
+	return strings.Join(names, " or ")
+}
+
+// suspected says why a record is slow that was held when a worker was lost.
+func suspected(v *store.WhyRows) string {
+	if v.Crashes == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %d times a worker was lost that held it: until its consumers have run, one delivery at a time runs here, and one such record at a time in each worker.", v.Crashes)
+}
+
+// traced says how to read what an event failed with.
+func traced(c *WhyConsumer) string {
+	if c.EventID == "" {
+		return ""
+	}
+	return fmt.Sprintf(" `keyline trace %s` shows the errors.", c.EventID)
 }
 
 func backoffSentence(next string, row *store.WhyConsumer, c *WhyConsumer) string {
@@ -306,8 +388,8 @@ func backoffSentence(next string, row *store.WhyConsumer, c *WhyConsumer) string
 	if row.NextID == nil || row.NextSeq == 0 {
 		return fmt.Sprintf("%s delivers dead letter %d again at %s, beside younger events.", c.Name, row.Retrying, at)
 	}
-	return next + fmt.Sprintf(": attempt %d failed%s, the next is due at %s. `keyline retry %s --consumer %s` runs it now.",
-		c.attempt, inBrackets(c.errorCode), at, row.NextID, c.Name)
+	return next + fmt.Sprintf(": attempt %d failed%s, the next is due at %s. `keyline retry %s --consumer %s` runs it now.%s",
+		c.Attempt, inBrackets(c.ErrorCode), at, row.NextID, c.Name, traced(c))
 }
 
 func inBrackets(s string) string {

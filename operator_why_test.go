@@ -111,6 +111,23 @@ func TestWhyReady(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	says(t, w, "due", "keyline status")
+	exec(t, db.Pool(), `update keyline.workers set lease = '1 s', beat_at = now() - interval '1 min' where name = 'busy'`)
+	says(t, must(newOperator(t, db, keyline.RoleViewer).Why(t.Context(), keyline.Key{Record: "thing:1"}))(t), "busy#2, which would run it, has been silent")
+}
+
+func TestWhySaysWhoWasDisabled(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	startWorker(t, db, keyline.Config{}, recording(s, "c"), recording(s, "off"))
+	if err := newOperator(t, db, keyline.RoleOperator).DisableConsumer(t.Context(), "off", "not needed"); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, db, "thing:1", 1)
+	w, _ := awaitReason(t, db, "c", keyline.ReasonDone)
+	if len(w.Consumers) != 1 {
+		t.Errorf("%+v", w.Consumers)
+	}
+	says(t, w, "done with thing:1", "Disabled, so that events pass: off.")
 }
 
 func TestWhyClaimed(t *testing.T) {
@@ -133,7 +150,7 @@ func TestWhyClaimedByALostWorker(t *testing.T) {
 	appendN(t, db, "thing:1", 1)
 	exec(t, db.Pool(), `update keyline.mailboxes set claimed_by = 1, claimed_at = now()`)
 	w := must(newOperator(t, db, keyline.RoleViewer).Why(t.Context(), keyline.Key{Record: "thing:1"}))(t)
-	says(t, w, "Worker 1", "keyline recover")
+	says(t, w, "#1 has claimed thing:1 and does not live any more", "start one", "keyline recover")
 }
 
 func TestWhyBackoff(t *testing.T) {
@@ -143,6 +160,9 @@ func TestWhyBackoff(t *testing.T) {
 	appendN(t, db, "thing:1", 1)
 	w, c := awaitReason(t, db, "c", keyline.ReasonBackoff)
 	if c.NextAttemptAt == nil || c.Since == nil || !c.NextAttemptAt.After(*c.Since) {
+		t.Errorf("%+v", c)
+	}
+	if c.Attempt != 1 || c.ErrorCode != "error" || c.NextSeq != 1 || c.EventID == "" {
 		t.Errorf("%+v", c)
 	}
 	says(t, w, "attempt 1 failed (error)", "keyline retry "+scalar[string](t, db.Pool(), "select id::text from keyline.events")+" --consumer c")
@@ -177,7 +197,7 @@ func TestWhyUnhosted(t *testing.T) {
 	registered(t, db, keyline.Config{}, recording(s, "c"))
 	appendN(t, db, "thing:1", 1)
 	w, _ := awaitReason(t, db, "c", keyline.ReasonUnhosted)
-	says(t, w, "no live worker runs it", "keyline consumers retire c")
+	says(t, w, "no live worker runs it", "none lives at all")
 }
 
 func TestWhyPaused(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// Limits that the database has too (migrations/v1/append.sql).
+// Limits that the database has too (migrations/v2/append.sql).
 const (
 	maxTypeBytes    = 255
 	maxNameBytes    = 512 // tenant, record key, idempotency key

@@ -167,7 +167,7 @@ func TestAReaderSeesAllButPayloadsAndChangesNothing(t *testing.T) {
 		"RetryDeadLetter":    func() error { _, err := o.RetryDeadLetter(ctx, 1, "r"); return err },
 		"ResolveDeadLetter":  func() error { _, err := o.ResolveDeadLetter(ctx, 1, "r"); return err },
 		"RetryConsumer":      func() error { _, err := o.RetryConsumer(ctx, id, "c", "r"); return err },
-		"SkipHead":           func() error { _, err := o.SkipHead(ctx, key, "c", "r"); return err },
+		"SkipHead":           func() error { _, err := o.SkipHead(ctx, key, "c", 0, "r"); return err },
 		"PauseConsumer":      func() error { return o.PauseConsumer(ctx, "c", "r") },
 		"RecoverStaleClaims": func() error { _, err := o.RecoverStaleClaims(ctx, "r"); return err },
 		"DrainWorker":        func() error { _, err := o.DrainWorker(ctx, 1, "r"); return err },
@@ -196,7 +196,7 @@ func TestAnOperatorsRoleActsAndNothingElse(t *testing.T) {
 	deadLetters(t, db, 1)
 	must(o.ResolveDeadLetters(ctx, keyline.DeadLetterFilter{}, "r", keyline.BulkOptions{}))(t)
 	awaitReason(t, db, "waits", keyline.ReasonBackoff)
-	must(o.SkipHead(ctx, key, "waits", "r"))(t)
+	must(o.SkipHead(ctx, key, "waits", 0, "r"))(t)
 	for _, change := range []func(context.Context, string, string) error{o.PauseConsumer, o.ResumeConsumer, o.DisableConsumer, o.RetireConsumer} {
 		if err := change(ctx, "waits", "r"); err != nil {
 			t.Error(err)
@@ -304,8 +304,11 @@ func TestAnAdminsRoleLetsPeopleInAndNothingElse(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	must(o.RevokeToken(ctx, issued.ID, "r"))(t)
-	// An operator's login serves the API too: nobody reads payloads or manages tokens through it.
-	theirs := must(keyline.NewOperator(login(t, db, "keyline_operator"), keyline.OperatorConfig{Actor: "o", Role: keyline.RoleAdmin}))(t)
+	// Through an operator's login nobody reads payloads or manages tokens, and nobody comes in.
+	operators := login(t, db, "keyline_operator")
+	_, _, err = must(keyline.NewGate(operators, keyline.GateConfig{}))(t).Open(ctx, issued.Secret)
+	wantError(t, err, nil, keyline.CodePermissionDenied)
+	theirs := must(keyline.NewOperator(operators, keyline.OperatorConfig{Actor: "o", Role: keyline.RoleAdmin}))(t)
 	_, err = theirs.Payload(ctx, eventID(t, db, 1), "r")
 	wantError(t, err, nil, keyline.CodePermissionDenied)
 	_, err = theirs.CreateToken(ctx, keyline.NewToken{Name: "x", Role: keyline.RoleAdmin}, "r")

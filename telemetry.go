@@ -22,6 +22,20 @@ import (
 // instrumentation names this library's spans and metrics.
 const instrumentation = "github.com/keylinehq/keyline"
 
+func orGlobalTracers(p trace.TracerProvider) trace.TracerProvider {
+	if p == nil {
+		return otel.GetTracerProvider()
+	}
+	return p
+}
+
+func orGlobalMeters(p metric.MeterProvider) metric.MeterProvider {
+	if p == nil {
+		return otel.GetMeterProvider()
+	}
+	return p
+}
+
 // processTelemetry makes the process spans and the metrics of deliveries.
 type processTelemetry struct {
 	clock    clock.Clock
@@ -33,16 +47,10 @@ type processTelemetry struct {
 }
 
 func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
-	tracers, meters := cfg.TracerProvider, cfg.MeterProvider
-	if tracers == nil {
-		tracers = otel.GetTracerProvider()
-	}
-	if meters == nil {
-		meters = otel.GetMeterProvider()
-	}
+	tracers := orGlobalTracers(cfg.TracerProvider)
 	_, silent := tracers.(noop.TracerProvider)
 	t := &processTelemetry{clock: c, tracer: tracers.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), silent: silent}
-	meter := meters.Meter(instrumentation)
+	meter := orGlobalMeters(cfg.MeterProvider).Meter(instrumentation)
 	var err error
 	if t.duration, err = meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(seconds...),
 		metric.WithDescription("Duration of a delivery's handler")); err != nil {
@@ -105,8 +113,9 @@ type processing struct {
 // one trace would grow without end.
 func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, processing) {
 	p := processing{t: t, c: c, n: int64(len(batch))}
-	// When a retry or a catch-up begins says nothing of how soon events are delivered.
-	if first := batch[0]; first.Attempt == 1 && first.Mode == Live && t.lag.Enabled(ctx) {
+	// When a retry or a catch-up begins says nothing of how soon events are delivered, nor does the end of a snooze,
+	// which leaves an attempt uncounted.
+	if first := batch[0]; first.Attempt == 1 && first.Mode == Live && w.Checkpoint.State != core.Backoff && t.lag.Enabled(ctx) {
 		t.lag.Record(ctx, t.clock.Now().Sub(first.CreatedAt).Seconds(), c.lag...)
 	}
 	if p.timed = t.duration.Enabled(ctx); p.timed {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"unicode/utf8"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
@@ -33,14 +32,8 @@ type appendTelemetry struct {
 }
 
 func newAppendTelemetry(cfg ClientConfig) (*appendTelemetry, error) {
-	traces, meters := cfg.TracerProvider, cfg.MeterProvider
-	if traces == nil {
-		traces = otel.GetTracerProvider()
-	}
-	if meters == nil {
-		meters = otel.GetMeterProvider()
-	}
-	meter := meters.Meter(instrumentation, metric.WithSchemaURL(semconv.SchemaURL))
+	traces := orGlobalTracers(cfg.TracerProvider)
+	meter := orGlobalMeters(cfg.MeterProvider).Meter(instrumentation, metric.WithSchemaURL(semconv.SchemaURL))
 	t := &appendTelemetry{tracer: traces.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), clock: clock.Real()}
 	var errs [4]error
 	t.sent, errs[0] = messagingconv.NewClientSentMessages(meter)

@@ -31,6 +31,10 @@ type Worker struct {
 	started bool
 	parts   *parts // nil before Start and where Disabled; written before ready is closed
 
+	// asked ends when somebody calls Stop; ask ends it.
+	asked context.Context
+	ask   context.CancelFunc
+
 	stopOnce sync.Once
 	status   Status
 	stopErr  error
@@ -72,6 +76,7 @@ func NewWorker(pool *pgxpool.Pool, cfg Config, consumers ...Consumer) (*Worker, 
 	}
 	w := &Worker{pool: pool.Config(), cfg: cfg, consumers: consumers, ready: make(chan struct{}), hurry: func() {}}
 	w.life, w.end = context.WithCancel(context.Background())
+	w.asked, w.ask = context.WithCancel(context.Background())
 	return w, nil
 }
 
@@ -91,12 +96,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// Ready is closed when the worker has joined the cluster and claims.
+// Ready is closed when the worker has joined the cluster and claims; never where it is Disabled.
 func (w *Worker) Ready() <-chan struct{} { return w.ready }
 
 // Start registers the consumers, joins the cluster and begins to deliver. It
 // returns when the worker is ready; it then runs until Stop, or until an operator drains it, not until ctx ends. A
-// second Start is an error.
+// second Start is an error, and so is one after a Stop; a Stop meanwhile ends it.
 //
 // Errors: ErrConflict where the registry has another definition of a consumer at the same revision, or another worker
 // runs in this process and Config.Beside does not name it; one that says what to run where the schema is missing, older
@@ -107,13 +112,18 @@ func (w *Worker) Start(ctx context.Context) error {
 	if w.started {
 		return errors.New("keyline: the worker was started before")
 	}
+	if w.asked.Err() != nil {
+		return errors.New("keyline: the worker was stopped before")
+	}
 	w.started = true
 	if w.cfg.Disabled {
 		w.cfg.Logger.Info("keyline worker is disabled")
 		return nil
 	}
 	// What the worker does in the background is nobody's request: left in the span that it was started in, every poll would be a part of it.
-	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	ctx, cancel := context.WithCancel(trace.ContextWithSpanContext(ctx, trace.SpanContext{}))
+	defer cancel()
+	defer context.AfterFunc(w.asked, cancel)() //nolint:contextcheck // whichever of the two ends first
 	p := &parts{}
 	if err := w.start(ctx, p); err != nil {
 		stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -162,8 +172,8 @@ func (w *Worker) start(ctx context.Context, p *parts) error {
 func (w *Worker) local() map[string]store.Local {
 	local := map[string]store.Local{}
 	for _, c := range w.consumers {
-		if !c.ContractOnly && c.Excluded == "" {
-			local[c.Name] = store.Local{Revision: max(c.Revision, 1), Window: max(c.Window, c.batchSize(), DefaultWindow), BatchSize: c.batchSize()}
+		if d := c.toCore(); d.Hosted {
+			local[c.Name] = store.Local{Revision: d.Revision, Window: d.Window, BatchSize: d.BatchSize}
 		}
 	}
 	return local
@@ -184,7 +194,7 @@ func (w *Worker) runner(s *store.Store) (*runner, error) {
 	}
 	r := &runner{store: s, clock: s.Clock(), random: clock.NewRand(clock.RandomSeed()).Float64, hosted: map[string]*hosted{}, watch: watch}
 	for _, c := range w.consumers {
-		if !c.ContractOnly && c.Excluded == "" {
+		if c.runsHere() {
 			r.hosted[c.Name] = newHosted(c, w.cfg.Middleware, newConsumerTelemetry(c.Name))
 		}
 	}
@@ -206,7 +216,7 @@ func (w *Worker) startListener(ctx context.Context, p *parts) error {
 		ListenURL: w.cfg.ListenURL, Connection: own, Channel: p.store.Channel(), ApplicationName: p.store.ApplicationName(),
 		Arming:   func() core.Arming { return p.store.NewArming() },
 		Notify:   p.store.Notify,
-		Hosted:   func() []int32 { return hostedIDs(p.supervisor.Registry()) },
+		Hosted:   func() []int32 { return p.supervisor.Hosted() },
 		Fallback: w.cfg.PollInterval, Linger: w.cfg.Linger, Logger: w.cfg.Logger,
 	})
 	if err != nil {
@@ -215,25 +225,12 @@ func (w *Worker) startListener(ctx context.Context, p *parts) error {
 	return p.listener.Start(ctx)
 }
 
-func hostedIDs(r *core.Registry) []int32 {
-	if r == nil {
-		return nil // not started yet
-	}
-	ids := make([]int32, 0, len(r.Consumers))
-	for _, c := range r.Consumers {
-		if c.Hosted && c.Status == core.Active {
-			ids = append(ids, c.ID)
-		}
-	}
-	return ids
-}
-
 func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 	cfg := w.cfg
 	limits := map[string]supervisor.Limits{}
 	names := make([]string, 0, len(w.consumers))
 	for _, c := range w.consumers {
-		if c.ContractOnly || c.Excluded != "" {
+		if !c.runsHere() {
 			continue
 		}
 		most := c.MaxInFlight
@@ -245,7 +242,7 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 	}
 	return supervisor.Config{
 		Deliveries: p.store, Leases: p.store, Wakes: wakes{p}, Runner: run,
-		Worker:    core.Worker{Name: cfg.Name, Host: hostName(), PID: os.Getpid(), Lease: cfg.Lease, Consumer: names},
+		Worker:    core.Worker{Name: cfg.Name, Host: hostName(), PID: os.Getpid(), Lease: cfg.Lease, Consumers: names},
 		Consumers: limits, MaxResident: cfg.MaxRecords, MaxBatch: cfg.ClaimBatch, MaxInFlight: cfg.MaxInFlight,
 		Lease: cfg.Lease, StaleGrace: cfg.StaleThreshold, Grace: cfg.ShutdownGrace, FlushDelay: cfg.FlushDelay, CrashBudget: cfg.CrashBudget,
 		Joined: p.store.SetWorker, Fenced: p.store.Fenced, Clock: p.store.Clock(), Log: cfg.Logger,
@@ -273,12 +270,15 @@ func (w *Worker) startSweeps(ctx context.Context, p *parts) {
 // Stop stops claiming, lets running handlers end until ctx ends, then cancels
 // them; hands back the rest without charging an attempt; writes what is to be written last. It may be called
 // again, and joins the first call, or the drain that an operator asked for. The error also says it where the worker had ended
-// because the schema did not serve it any more. The status says what was left running.
+// because the schema did not serve it any more. The status says what was left running: of a HandleTx that does not come
+// back the transaction is rolled back. A worker that was not started is not started any more.
 func (w *Worker) Stop(ctx context.Context) (Status, error) {
+	w.ask()
 	w.mu.Lock()
 	p := w.parts
 	w.mu.Unlock()
 	if p == nil {
+		w.end()
 		return Status{}, nil
 	}
 	defer context.AfterFunc(ctx, w.hurry)()

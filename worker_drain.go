@@ -101,7 +101,7 @@ func (w *Worker) awaitNothingDue(ctx context.Context, p *parts, within time.Dura
 				return err
 			}
 			// What a sweep or an append has made due may not have woken the claim loop yet.
-			next, ok, err := p.store.NextDue(ctx, hostedIDs(p.supervisor.Registry()))
+			next, ok, err := p.store.NextDue(ctx, p.supervisor.Hosted())
 			if err == nil && (!ok || next > within) {
 				if p.supervisor.Claimed() == claimed {
 					return nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
@@ -27,7 +26,7 @@ func (w *Worker) Health() Health {
 // of the database are the same from every worker: take the maximum over workers, not the sum.
 type workerGauges struct {
 	resident, oldest, dead, parked metric.Float64ObservableGauge
-	breaker                        metric.Float64ObservableGauge
+	breaker, unhosted              metric.Float64ObservableGauge
 	claims, claimed, settled       metric.Float64ObservableCounter
 	handedBack, fenced, recovered  metric.Float64ObservableCounter
 	wakes                          metric.Float64ObservableCounter
@@ -35,11 +34,7 @@ type workerGauges struct {
 
 // startMetrics registers the worker's gauges; the result takes them off again.
 func (w *Worker) startMetrics(p *parts) (stop func() error, err error) {
-	meters := w.cfg.MeterProvider
-	if meters == nil {
-		meters = otel.GetMeterProvider()
-	}
-	meter := meters.Meter(instrumentation)
+	meter := orGlobalMeters(w.cfg.MeterProvider).Meter(instrumentation)
 	var g workerGauges
 	var instruments []metric.Observable
 	gauge := func(dst *metric.Float64ObservableGauge, name, unit, description string) {
@@ -60,6 +55,7 @@ func (w *Worker) startMetrics(p *parts) (stop func() error, err error) {
 	gauge(&g.breaker, "keyline.breaker.state", "1", "Circuit breaker of a consumer in this worker: 0 closed, 0.5 half open, 1 open")
 	gauge(&g.oldest, "keyline.mailbox.oldest_age", "s", "How long the oldest due record has been waiting to be claimed")
 	gauge(&g.dead, "keyline.dead_letters.open", "{delivery}", "Dead letters that nobody has resolved, at most 10,001")
+	gauge(&g.unhosted, "keyline.consumer.unhosted", "{consumer}", "1 for a consumer that is to run and that no live worker runs, else 0")
 	gauge(&g.parked, "keyline.records.blocked", "{record}", "Parked (record, consumer) pairs, at most 10,001")
 	counter(&g.claims, "keyline.claims", "{call}", "Claim calls")
 	counter(&g.claimed, "keyline.claims.records", "{record}", "Records claimed")
@@ -111,5 +107,12 @@ func (g *workerGauges) observe(ctx context.Context, o metric.Observer, p *parts)
 	o.ObserveFloat64(g.oldest, b.OldestAge.Seconds())
 	o.ObserveFloat64(g.dead, float64(b.DeadLetters))
 	o.ObserveFloat64(g.parked, float64(b.Parked))
+	for name, unhosted := range b.Unhosted {
+		value := 0.0
+		if unhosted {
+			value = 1
+		}
+		o.ObserveFloat64(g.unhosted, value, metric.WithAttributes(attribute.String("messaging.consumer.group.name", name)))
+	}
 	return nil
 }

@@ -120,12 +120,21 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 					return errFails
 				}
 				return keyline.Permanent(errFails)
+			}},
+		keyline.Consumer{Name: "snoozes", Types: []string{"*"}, Effect: keyline.None(),
+			Handle: func(_ context.Context, d *keyline.Delivery) error {
+				s.add(d)
+				if !d.Redelivered {
+					return keyline.Snooze(time.Millisecond)
+				}
+				return nil
 			}})
 	appendN(t, db, "thing:1", 3)
-	s.wait(t, 5)
+	s.wait(t, 11)
 	settled(t, db)
 	// The database knows before the record's actor has the answer to its flush.
 	testdb.Eventually(t, func() bool { h := w.Health(); return h.Resident == 0 && h.Settled > 0 }, "the worker has heard that the record is settled")
+	exec(t, db.Pool(), "update keyline.workers set consumers = '{fine}'") // as if this one did not run the others any more
 	names := collect(t, reader)
 	consumed := names["messaging.client.consumed.messages"].(metricdata.Sum[int64])
 	counts := map[string]int64{}
@@ -134,7 +143,8 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 		outcome, _ := p.Attributes.Value(attribute.Key("keyline.delivery.outcome"))
 		counts[group.AsString()+" "+outcome.AsString()] = p.Value
 	}
-	if counts["fine completed"] != 3 || counts["parks retry"] != 1 || counts["parks permanent"] != 1 || len(counts) != 3 {
+	if counts["fine completed"] != 3 || counts["parks retry"] != 1 || counts["parks permanent"] != 1 ||
+		counts["snoozes snoozed"] != 3 || counts["snoozes completed"] != 3 || len(counts) != 5 {
 		t.Errorf("consumed: %v", counts)
 	}
 	value := func(name string) (sum float64) {
@@ -152,7 +162,7 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 		}
 		return sum
 	}
-	for name, want := range map[string]float64{"keyline.dead_letters.open": 1, "keyline.records.blocked": 1, "keyline.worker.records": 0,
+	for name, want := range map[string]float64{"keyline.dead_letters.open": 1, "keyline.records.blocked": 1, "keyline.consumer.unhosted": 2, "keyline.worker.records": 0,
 		"keyline.breaker.state": 0, "keyline.mailbox.oldest_age": 0, "keyline.flushes.fenced": 0, "keyline.claims.recovered": 0} {
 		if got := value(name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
@@ -164,8 +174,8 @@ func TestMetricsCountDeliveriesClaimsAndWhatWaits(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]map[string]uint64{
-		"messaging.process.duration": {"fine completed": 3, "parks retry": 1, "parks permanent": 1},
-		"keyline.delivery.lag":       {"fine ": 3, "parks ": 1}, // of first runs
+		"messaging.process.duration": {"fine completed": 3, "parks retry": 1, "parks permanent": 1, "snoozes snoozed": 3, "snoozes completed": 3},
+		"keyline.delivery.lag":       {"fine ": 3, "parks ": 1, "snoozes ": 3}, // of first runs
 	} {
 		counts := map[string]uint64{}
 		for _, p := range names[name].(metricdata.Histogram[float64]).DataPoints {

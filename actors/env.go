@@ -15,8 +15,8 @@ import (
 
 // Runner runs a consumer's handler. It is called on a goroutine of its own and
 // may take as long as it likes. ctx is cancelled when the claim is lost or the
-// worker's grace has ended. The work is only read, and not kept. The caller sets Cancelled,
-// and the outcome of a panic.
+// worker's grace has ended. The work is only read, and not kept. A panic goes through: the
+// caller makes its outcome. The caller also sets Cancelled where there is an error and ctx has ended.
 type Runner interface {
 	Run(ctx context.Context, w *core.Work) core.Outcome
 }

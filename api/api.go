@@ -91,6 +91,7 @@ func build(gate *keyline.Gate, cfg Config) *Handler {
 	h.closing, h.stop = context.WithCancel(context.Background())
 	h.api = humago.New(h.mux, description())
 	h.register()
+	describeNulls(h.api.OpenAPI().Components.Schemas)
 	// Only what this package answers with is described.
 	delete(h.api.OpenAPI().Components.Schemas.Map(), "ErrorModel")
 	return h
@@ -111,7 +112,7 @@ func description() huma.Config {
 	cfg := huma.DefaultConfig("Keyline admin API", Version)
 	cfg.Info.Description = "What operators see and do. Every request but /livez carries a token: `Authorization: Bearer kl_…`. " +
 		"Every act takes a reason and is in the audit, in the token's name. What is one tenant's token's is that tenant's alone: what belongs to others is not found."
-	cfg.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
+	cfg.Components.Schemas = huma.NewMapRegistry(schemaPrefix, schemaName)
 	cfg.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		securityScheme: {Type: "http", Scheme: "bearer", Description: "A token of `keyline token create`. The roles, each of which may what those before it may: viewer, operator, admin."},
 	}
@@ -121,6 +122,9 @@ func description() huma.Config {
 	cfg.Transformers = []huma.Transformer{rewrite}
 	return cfg
 }
+
+// schemaPrefix is where the description has its schemas.
+const schemaPrefix = "#/components/schemas/"
 
 // schemaName names a schema as the documentation does, and not as the store.
 func schemaName(t reflect.Type, hint string) string {

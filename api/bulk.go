@@ -150,8 +150,9 @@ func (b *bulkBody) filter() keyline.DeadLetterFilter {
 
 // bulkAnswer is a dry run's count or a job that has begun.
 type bulkAnswer struct {
-	Status   int
-	Location string `header:"Location"`
+	Status int
+	// Location is relative, since the API may be mounted under a prefix that it does not know.
+	Location string `header:"Location" doc:"Where the bulk act is, relative to this request's address."`
 	Body     struct {
 		Matched int64    `json:"matched"`
 		Job     *BulkJob `json:"job,omitempty" doc:"What has begun; left out by a dry run."`
@@ -224,26 +225,27 @@ func (h *Handler) bulk(ctx context.Context, s *session, verb string, act bulkAct
 	j := &job{tenant: s.token.Tenant, cancel: cancel, BulkJob: BulkJob{ID: uuid.New(), Act: verb, Token: s.token.Name, State: bulkRunning,
 		Report: count, StartedAt: h.clock.Now().UTC()}}
 	j.Report.DryRun = false
+	upto := count.Upto // what dies from here on was not confirmed
 	began := j.snapshot()
 	if !h.jobs.add(j) {
 		cancel()
 		return nil, problem(http.StatusTooManyRequests, codeTooMany, "enough bulk acts run here: wait for one, or cancel it")
 	}
-	if !h.begin(func() { h.run(running, s, act, b, j) }) {
+	if !h.begin(func() { h.run(running, s, act, b, upto, j) }) {
 		cancel()
 		return nil, problem(http.StatusServiceUnavailable, keyline.CodeUnavailable, "this server is about to end")
 	}
-	out.Status, out.Location, out.Body.Job = http.StatusAccepted, "/v1/bulk/"+j.ID.String(), &began
+	out.Status, out.Location, out.Body.Job = http.StatusAccepted, "../bulk/"+j.ID.String(), &began
 	return out, nil
 }
 
 // run carries a bulk act out, as long as its token lives.
-func (h *Handler) run(ctx context.Context, s *session, act bulkAct, b *bulkBody, j *job) {
+func (h *Handler) run(ctx context.Context, s *session, act bulkAct, b *bulkBody, upto int64, j *job) {
 	defer j.cancel()
 	var watching sync.WaitGroup
 	watched, unwatch := context.WithCancel(ctx)
 	watching.Go(func() { h.endWithToken(watched, s, j.cancel) })
-	report, err := act(s.Operator, ctx, b.filter(), b.Reason, keyline.BulkOptions{PerSecond: b.PerSecond, Progress: func(item keyline.BulkItem, _ int64) {
+	report, err := act(s.Operator, ctx, b.filter(), b.Reason, keyline.BulkOptions{Upto: upto, PerSecond: b.PerSecond, Progress: func(item keyline.BulkItem, _ int64) {
 		h.jobs.mu.Lock()
 		defer h.jobs.mu.Unlock()
 		j.count(item)

@@ -62,6 +62,12 @@ func (h *Handler) registerChanges() {
 
 // streamSlot lets so many streams in and no more.
 func (h *Handler) streamSlot(ctx huma.Context, next func(huma.Context)) {
+	// A HEAD is answered as a GET is, by a ServeMux: there is nothing to tell to who reads nothing, and the connection would wait.
+	if ctx.Method() == http.MethodHead {
+		ctx.SetHeader("Content-Type", "text/event-stream")
+		ctx.SetStatus(http.StatusOK)
+		return
+	}
 	select {
 	case h.streams <- struct{}{}:
 		defer func() { <-h.streams }()

@@ -34,8 +34,9 @@ func (h *Handler) registerConsumers() {
 	}, func(ctx context.Context, s *session, in *NameParam) (*answer[keyline.ConsumerView], error) {
 		return answered(s.InspectConsumer(ctx, in.Name))
 	})
+	const behind = "listBehind"
 	add(h, operation{
-		id: "listBehind", method: http.MethodGet, path: "/v1/consumers/{name}/behind", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
+		id: behind, method: http.MethodGet, path: "/v1/consumers/{name}/behind", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "The records that a consumer is behind on, each with the reason", detail: "A page can be short, or empty, and not be the last.",
 	}, func(ctx context.Context, s *session, in *struct {
 		NameParam
@@ -43,13 +44,13 @@ func (h *Handler) registerConsumers() {
 		Paging
 	}) (*answer[Page[keyline.BehindRecord]], error) {
 		f := keyline.BehindFilter{Tenant: in.filter(), Limit: in.Limit}
-		if err := in.decode(&f.After); err != nil {
+		if err := decode(in.Paging, behind, &f.After); err != nil {
 			return nil, err
 		}
 		p, err := s.Behind(ctx, in.Name, f)
 		out := Page[keyline.BehindRecord]{Items: p.Records}
 		if p.Next != 0 {
-			out.Next = cursor(p.Next)
+			out.Next = cursor(behind, p.Next)
 		}
 		return answered(out, err)
 	})

@@ -156,6 +156,8 @@ type answer struct {
 	code   int
 	header http.Header
 	body   string
+	// undescribed says in what it is not as the description has it.
+	undescribed error
 }
 
 // value is the body, which has to be JSON.
@@ -186,7 +188,11 @@ func ask(ctx context.Context, h http.Handler, secret, method, target, body strin
 	r.RemoteAddr = fmt.Sprintf("[fd00::%x]:1", address.Add(1))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return answer{w.Code, w.Header(), w.Body.String()}
+	a := answer{code: w.Code, header: w.Header(), body: w.Body.String()}
+	if r.URL.Path != "/livez" {
+		a.undescribed = theDescription().holds(method, r.URL.EscapedPath(), a)
+	}
+	return a
 }
 
 // ask asks in the name of a token.
@@ -196,12 +202,19 @@ func (r *rig) ask(token, method, target, body string, headers ...string) answer 
 	if secret == "" && token != "" {
 		r.Fatalf("no token %q", token)
 	}
-	return ask(r.Context(), r.handler, secret, method, target, body, headers...)
+	a := ask(r.Context(), r.handler, secret, method, target, body, headers...)
+	if a.undescribed != nil {
+		r.Errorf("%s %s: %v", method, target, a.undescribed)
+	}
+	return a
 }
 
 // wantProblem wants a problem with a code.
 func wantProblem(t testing.TB, a answer, status int, code string) {
 	t.Helper()
+	if a.undescribed != nil {
+		t.Error(a.undescribed)
+	}
 	if a.code != status || a.header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %s, want %d: %s", a.code, a.header.Get("Content-Type"), status, a.body)
 		return
@@ -242,6 +255,9 @@ func (r *rig) stream(server *httptest.Server, token string) *stream {
 				name = after
 			}
 			if after, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				if err := theDescription().event(name, after); err != nil {
+					r.Error(err)
+				}
 				s.events <- [2]string{name, after}
 			}
 		}
@@ -303,7 +319,7 @@ func raw(t testing.TB, h http.Handler, method, target, body string, set func(*ht
 	set(r)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return answer{w.Code, w.Header(), w.Body.String()}
+	return answer{code: w.Code, header: w.Header(), body: w.Body.String()}
 }
 
 func exec(t testing.TB, pool *pgxpool.Pool, text string) {

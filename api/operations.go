@@ -78,6 +78,11 @@ func (h *Handler) describe(op operation) huma.Operation {
 		BodyReadTimeout: -1,
 		Middlewares:     append(huma.Middlewares{guard}, op.middlewares...),
 		Responses: map[string]*huma.Response{"default": {Description: "What is wrong",
+			Headers: map[string]*huma.Header{
+				"Retry-After":      {Description: "In how many seconds to ask again, where that helps.", Schema: &huma.Schema{Type: huma.TypeInteger}},
+				"WWW-Authenticate": {Description: "With 401: how to be let in.", Schema: &huma.Schema{Type: huma.TypeString}},
+				"Allow":            {Description: "With 405: which methods there are.", Schema: &huma.Schema{Type: huma.TypeString}},
+			},
 			Content: map[string]*huma.MediaType{"application/problem+json": {Schema: problems}}}},
 	}
 }
@@ -138,16 +143,23 @@ type Paging struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The most rows of the page."`
 }
 
-// decode reads the cursor into v, which stays as it is where there is none.
-func (p Paging) decode(v any) error {
+// position is where a page ended, as a cursor has it: with the list that it is of, so that no other takes it.
+type position[P any] struct {
+	List string `json:"list"`
+	At   P      `json:"at"`
+}
+
+// decode reads the cursor of a list into v, which stays as it is where there is none.
+func decode[P any](p Paging, list string, v *P) error {
 	if p.Cursor == "" {
 		return nil
 	}
-	text, err := base64.RawURLEncoding.DecodeString(p.Cursor)
+	in := position[*P]{At: v}
+	text, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
 	if err == nil {
-		err = json.Unmarshal(text, v)
+		err = json.Unmarshal(text, &in)
 	}
-	if err != nil {
+	if err != nil || in.List != list || in.At == nil {
 		return problem(http.StatusUnprocessableEntity, codeInvalidRequest, "the cursor is none of this list")
 	}
 	return nil
@@ -159,19 +171,19 @@ type paged interface{ paging() Paging }
 func (p Paging) paging() Paging { return p }
 
 // pages registers an operation that answers with a list in pages. read gets one row more than a page has, behind a
-// position (its zero value: from the first): that there is one says that there is a next page. position is a row's.
-func pages[I paged, T, P any](h *Handler, op operation, read func(ctx context.Context, s *session, in *I, after P, limit int) ([]T, error), position func(T) P) {
+// position (its zero value: from the first): that there is one says that there is a next page. at is a row's position.
+func pages[I paged, T, P any](h *Handler, op operation, read func(ctx context.Context, s *session, in *I, after P, limit int) ([]T, error), at func(T) P) {
 	add(h, op, func(ctx context.Context, s *session, in *I) (*answer[Page[T]], error) {
 		var after P
 		limit := (*in).paging().Limit
-		if err := (*in).paging().decode(&after); err != nil {
+		if err := decode((*in).paging(), op.id, &after); err != nil {
 			return nil, err
 		}
 		list, err := read(ctx, s, in, after, limit+1)
 		out := Page[T]{Items: orEmpty(list)}
 		if len(list) > limit {
 			out.Items = list[:limit]
-			out.Next = cursor(position(list[limit-1]))
+			out.Next = cursor(op.id, at(list[limit-1]))
 		}
 		return answered(out, err)
 	})
@@ -192,8 +204,8 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-func cursor(position any) *string {
-	text, _ := json.Marshal(position) // numbers and texts
+func cursor[P any](list string, at P) *string {
+	text, _ := json.Marshal(position[P]{list, at}) // numbers and texts
 	s := base64.RawURLEncoding.EncodeToString(text)
 	return &s
 }

@@ -13,6 +13,7 @@ type skipBody struct {
 	Tenant   *string `json:"tenant,omitempty" maxLength:"512" doc:"Left out: the token's own, or \"\"."`
 	Key      string  `json:"key" minLength:"1" maxLength:"512" doc:"The record's key."`
 	Consumer string  `json:"consumer" minLength:"1" maxLength:"300"`
+	Seq      int64   `json:"seq,omitempty" minimum:"1" doc:"The event that is meant: it answers 409 where the consumer is at another one. Left out: whichever it is at."`
 }
 
 func (h *Handler) registerRecords() {
@@ -24,13 +25,13 @@ func (h *Handler) registerRecords() {
 		TenantParam
 		Prefix string `query:"prefix" maxLength:"512" doc:"How the key begins; of the tenant \"\" where no tenant is given."`
 		Paging
-	}, after []string, limit int) ([]keyline.RecordSummary, error) {
+	}, after keyline.Key, limit int) ([]keyline.RecordSummary, error) {
 		f := keyline.RecordFilter{Tenant: in.filter(), Prefix: in.Prefix, Limit: limit}
-		if len(after) == 2 {
-			f.After = &keyline.Key{Tenant: after[0], Record: after[1]}
+		if after != (keyline.Key{}) {
+			f.After = &after
 		}
 		return s.Records(ctx, f)
-	}, func(r keyline.RecordSummary) []string { return []string{r.Tenant, r.Record} })
+	}, func(r keyline.RecordSummary) keyline.Key { return keyline.Key{Tenant: r.Tenant, Record: r.Record} })
 	add(h, operation{
 		id: "getRecord", method: http.MethodGet, path: "/v1/record", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "A record, where each consumer stands on it, and its last events", detail: "Without payloads. A record is named by parameters, since a key may hold any character.",
@@ -48,8 +49,9 @@ func (h *Handler) registerRecords() {
 	}, func(ctx context.Context, s *session, in *KeyParam) (*answer[keyline.Why], error) {
 		return answered(s.Why(ctx, s.key(in.filter(), in.Key)))
 	})
+	const events = "listEvents"
 	add(h, operation{
-		id: "listEvents", method: http.MethodGet, path: "/v1/record/events", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
+		id: events, method: http.MethodGet, path: "/v1/record/events", tag: tag, role: keyline.RoleViewer, scope: scopeRecords,
 		summary: "A record's events by seq, with the state of each delivery",
 		detail:  "Without payloads. For a viewer, who is not shown events of internal types, a page can be short and not be the last.",
 	}, func(ctx context.Context, s *session, in *struct {
@@ -58,7 +60,7 @@ func (h *Handler) registerRecords() {
 	}) (*answer[Page[keyline.RecordEvent]], error) {
 		key := s.key(in.filter(), in.Key)
 		f := keyline.EventFilter{Limit: in.Limit}
-		if err := in.decode(&f.After); err != nil {
+		if err := decode(in.Paging, events, &f.After); err != nil {
 			return nil, err
 		}
 		list, err := s.Events(ctx, key, f)
@@ -79,7 +81,7 @@ func (h *Handler) registerRecords() {
 			last = max(last, f.After+int64(in.Limit))
 		}
 		if last < record.Head {
-			out.Next = cursor(last)
+			out.Next = cursor(events, last)
 		}
 		return answered(out, nil)
 	})
@@ -88,7 +90,7 @@ func (h *Handler) registerRecords() {
 		summary: "Give up the event that a consumer is in backoff or parked on", detail: actDetail, accepted: true,
 	}, func(ctx context.Context, s *session, in *struct{ Body skipBody }) (*acted, error) {
 		return one(ctx, in.Body.ActBody, func(ctx context.Context) (keyline.Act, error) {
-			return s.SkipHead(ctx, s.key(in.Body.Tenant, in.Body.Key), in.Body.Consumer, in.Body.Reason)
+			return s.SkipHead(ctx, s.key(in.Body.Tenant, in.Body.Key), in.Body.Consumer, in.Body.Seq, in.Body.Reason)
 		})
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -98,6 +99,9 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (*http.Request, 
 	if !h.limits.token(token.ID) {
 		return r, tooFast()
 	}
+	if p := readQuery(r); p != nil {
+		return r, p
+	}
 	if r, p := h.readBody(w, r); p != nil {
 		return r, p
 	}
@@ -151,6 +155,9 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (*http.Reques
 		return r, problem(http.StatusBadRequest, codeInvalidRequest, "the body could not be read")
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if name, twice := givenTwice(body); twice {
+		return r, problem(http.StatusUnprocessableEntity, codeInvalidRequest, "the body has "+strconv.Quote(name)+" twice")
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	return r, nil

@@ -56,27 +56,37 @@ func (a *app) skipCommand() *cobra.Command {
 	var (
 		f      actFlags
 		tenant string
+		seq    int64
 	)
 	cmd := &cobra.Command{
 		Use: "skip KEY CONSUMER", Short: "Give up the event that a consumer is stuck on", Args: arguments(cobra.ExactArgs(2)),
 		Long: "Gives up the event that a consumer is in backoff or parked on, on one record; it goes on with the next. --reason is\n" +
-			"required. Only the record's worker applies it: one has to run.",
-		Example: "  keyline skip activity:42 mailer --reason 'the address does not exist'",
+			"required. --seq says which event is meant: said again, or after somebody else, it gives up no other one. Only the\n" +
+			"record's worker applies it: one has to run.",
+		Example: "  keyline skip activity:42 mailer --seq 7 --reason 'the address does not exist'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, consumer := keyline.Key{Tenant: tenant, Record: args[0]}, args[1]
+			if seq < 0 || seq == 0 && cmd.Flags().Changed("seq") {
+				return usagef(cmd, "--seq %d: events are numbered from 1", seq)
+			}
 			return a.acting(cmd, &f, func(ctx context.Context, o keyline.Operator) (plan, error) {
 				w, err := o.Why(ctx, key)
 				if err != nil {
-					return plan{}, err
+					return plan{}, whose(cmd, err)
 				}
 				for _, c := range w.Consumers {
 					if c.Name != consumer {
 						continue
 					}
+					at := seq
+					if at == 0 {
+						at = c.Position + 1
+					}
 					return plan{
-						what: fmt.Sprintf("skip event %d of %s%s for %s", c.Position+1, key.Record, ofTenant(tenant), consumer), print: a.printActs,
+						what: fmt.Sprintf("skip event %d of %s%s for %s", at, key.Record, ofTenant(tenant), consumer), print: a.printActs,
 						act: func(ctx context.Context) (any, error) {
-							return single(o.SkipHead(ctx, key, consumer, f.reason))
+							// The one that was shown and confirmed, whatever has happened meanwhile.
+							return single(o.SkipHead(ctx, key, consumer, at, f.reason))
 						},
 					}, nil
 				}
@@ -85,7 +95,9 @@ func (a *app) skipCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd, commandWait)
+	f.givesUp = true
 	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that the record belongs to")
+	cmd.Flags().Int64Var(&seq, "seq", 0, "the event that is meant (default: whichever the consumer is stuck on)")
 	return cmd
 }
 
@@ -93,12 +105,13 @@ func (a *app) skipCommand() *cobra.Command {
 func (a *app) statusActs(consumers *cobra.Command) *cobra.Command {
 	for _, act := range []struct {
 		verb, becomes, short string
+		givesUp              bool
 		do                   func(keyline.Operator, context.Context, string, string) error
 	}{
-		{"pause", "paused", "Stop a consumer's deliveries; it keeps its place", keyline.Operator.PauseConsumer},
-		{"resume", "active", "Make a paused or disabled consumer active again", keyline.Operator.ResumeConsumer},
-		{"disable", "disabled", "Let events pass a consumer as ignored; it loses its place", keyline.Operator.DisableConsumer},
-		{"retire", "retired", "End a consumer for ever", keyline.Operator.RetireConsumer},
+		{"pause", "paused", "Stop a consumer's deliveries; it keeps its place", false, keyline.Operator.PauseConsumer},
+		{"resume", "active", "Make a paused or disabled consumer active again", false, keyline.Operator.ResumeConsumer},
+		{"disable", "disabled", "Let events pass a consumer as ignored; it loses its place", true, keyline.Operator.DisableConsumer},
+		{"retire", "retired", "End a consumer for ever", true, keyline.Operator.RetireConsumer},
 	} {
 		var f actFlags
 		cmd := &cobra.Command{
@@ -121,6 +134,7 @@ func (a *app) statusActs(consumers *cobra.Command) *cobra.Command {
 			},
 		}
 		f.register(cmd, 0)
+		f.givesUp = act.givesUp
 		consumers.AddCommand(cmd)
 	}
 	return consumers

@@ -87,6 +87,7 @@ func (s *apiSettings) flags(f *pflag.FlagSet) {
 const apiConnections = 16
 
 func (a *app) serveAPI(cmd *cobra.Command, s *apiSettings) error {
+	outliveReaders()
 	ctx := cmd.Context()
 	log, err := a.global.logger(a.stderr)
 	if err != nil {

@@ -64,7 +64,7 @@ func (a *app) appendCommand() *cobra.Command {
 			if got.Duplicate {
 				note = "  (was there already)"
 			}
-			return a.print("%s #%d  %s%s", printable(got.Key.Record), got.Seq, got.ID, note)
+			return a.print("%s #%d  %s%s", line(got.Key.Record), got.Seq, got.ID, note)
 		},
 	}
 	f.register(cmd)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,13 +36,28 @@ func newBackground() *background { return &background{running: map[string]*progr
 
 func (b *background) commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"start": b.start, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "get": b.get, "bearer": b.bearer, "serves": serves, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
+		"start": b.start, "start-unread": b.startUnread, "hang-up": b.hangUp, "await": b.await, "await-text": b.awaitText, "end": b.end, "interrupt": b.interrupt, "gone": b.ended, "get": b.get, "bearer": b.bearer, "serves": serves, "seqs": seqs, "wait-for": waitFor, "env-from": envFrom,
 	}
 }
 
 // start NAME command… starts a program, with its output in NAME.out and NAME.err.
 func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
-	name := args[0]
+	out, err := os.Create(ts.MkAbs(args[0] + ".out"))
+	ts.Check(err)
+	log, err := os.Create(ts.MkAbs(args[0] + ".err"))
+	ts.Check(err)
+	b.run(ts, args, out, log)
+}
+
+// start-unread NAME command… starts a program that writes to pipes which nobody reads any more.
+func (b *background) startUnread(ts *testscript.TestScript, _ bool, args []string) {
+	gone, out, err := os.Pipe()
+	ts.Check(err)
+	ts.Check(gone.Close())
+	b.run(ts, args, out, out)
+}
+
+func (b *background) run(ts *testscript.TestScript, args []string, out, log *os.File) {
 	path := ""
 	for _, dir := range strings.Split(ts.Getenv("PATH"), ":") {
 		if info, err := os.Stat(dir + "/" + args[1]); err == nil && info.Mode()&0o111 != 0 {
@@ -56,11 +72,10 @@ func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
 			cmd.Env = append(cmd.Env, v+"="+value)
 		}
 	}
-	out, err := os.Create(ts.MkAbs(name + ".out"))
-	ts.Check(err)
-	log, err := os.Create(ts.MkAbs(name + ".err"))
-	ts.Check(err)
 	cmd.Stdout, cmd.Stderr = out, log
+	if signal.Ignored(syscall.SIGHUP) { // as under nohup: the program would ignore it, too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	ts.Check(cmd.Start())
 	_, _ = out.Close(), log.Close() // the program has them
 	p := &program{cmd, make(chan struct{})}
@@ -68,7 +83,7 @@ func (b *background) start(ts *testscript.TestScript, _ bool, args []string) {
 		defer close(p.ended)
 		_ = cmd.Wait() // its outcome is in ProcessState
 	}()
-	b.running[name] = p
+	b.running[args[0]] = p
 	ts.Defer(func() {
 		_ = cmd.Process.Kill()
 		<-p.ended
@@ -138,6 +153,14 @@ func (b *background) end(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("%v", err)
 		}
 	}
+	if state := b.gone(ts, args[0]); !state.Success() {
+		ts.Fatalf("%s: %v\n%s", args[0], state, ts.ReadFile(args[0]+".err"))
+	}
+}
+
+// hang-up NAME sends SIGHUP, as the end of a terminal does, and wants a good end.
+func (b *background) hangUp(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(b.running[args[0]].Process.Signal(syscall.SIGHUP))
 	if state := b.gone(ts, args[0]); !state.Success() {
 		ts.Fatalf("%s: %v\n%s", args[0], state, ts.ReadFile(args[0]+".err"))
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	neturl "net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,6 +87,7 @@ func scripts(t *testing.T, dir string, url func(t *testing.T) string) {
 				Files: []string{f}, RequireExplicitExec: true,
 				Setup: func(e *testscript.Env) error {
 					e.Setenv("DATABASE_URL", database)
+					e.Setenv("NOWHERE_URL", nowhere(database))
 					e.Setenv("NO_COLOR", "1")
 					for _, name := range []string{"KEYLINE_PG_BIN", "GORACE"} {
 						if v := os.Getenv(name); v != "" {
@@ -110,6 +112,16 @@ func TestScriptsOnAnEmptyDatabase(t *testing.T) {
 
 func TestScriptsOnAnInstalledSchema(t *testing.T) {
 	scripts(t, "installed", func(t *testing.T) string { return testdb.New(t).URL })
+}
+
+// nowhere names a database that the server does not have.
+func nowhere(database string) string {
+	u, err := neturl.Parse(database)
+	if err != nil || database == "" {
+		return ""
+	}
+	u.Path = "/no_such_database"
+	return u.String()
 }
 
 // exits N command… runs a command and wants this exit code.

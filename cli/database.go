@@ -40,8 +40,12 @@ func (a *app) connect(cmd *cobra.Command) (*pgx.Conn, error) {
 	return conn, unreachable(err)
 }
 
-// disconnect ends a connection when its command is over, interrupted or not.
-func disconnect(ctx context.Context, conn *pgx.Conn) { _ = conn.Close(context.WithoutCancel(ctx)) }
+// disconnect ends a connection when its command is over. Where that was interrupted in the middle of a statement, the server hears of it
+// before this program ends; otherwise it would carry the statement out all the same.
+func disconnect(ctx context.Context, conn *pgx.Conn) {
+	_ = conn.Close(context.WithoutCancel(ctx))
+	<-conn.PgConn().CleanupDone()
+}
 
 // poolConfig is how a worker or a reader connects.
 func (a *app) poolConfig(cmd *cobra.Command) (*pgxpool.Config, error) {
@@ -76,20 +80,27 @@ func unreachable(err error) error {
 		return err
 	}
 	var state interface{ SQLState() string }
-	if errors.As(err, &state) {
-		switch code := state.SQLState(); {
-		case code == "3D000": // no such database
-			return fmt.Errorf("%w: %w", keyline.ErrNotFound, err)
-		case strings.HasPrefix(code, "28"): // who are you
-			return err
-		}
+	switch {
+	case noDatabase(err):
+		return fmt.Errorf("%w: %w", keyline.ErrNotFound, err)
+	case errors.As(err, &state) && strings.HasPrefix(state.SQLState(), "28"): // who are you
+		return err
 	}
 	return fmt.Errorf("%w: %w", keyline.ErrUnavailable, err)
+}
+
+// lacksRights reports whether the server has refused what the login may not do.
+func lacksRights(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && state.SQLState() == "42501"
 }
 
 // installed refuses a database whose schema is missing, or one that this binary cannot work on.
 func (a *app) installed(ctx context.Context, conn *pgx.Conn) error {
 	s, err := migrations.Read(ctx, conn, a.global.schema)
+	if err != nil && lacksRights(err) {
+		return err
+	}
 	if err != nil {
 		return unreachable(err)
 	}

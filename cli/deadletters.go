@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -75,7 +76,7 @@ func (a *app) deadLettersListCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead letters, the newest first", Args: arguments(cobra.NoArgs),
-		Long: "Lists dead letters, the newest first, without payloads. --below goes on with the next page: give it the last id of this one.",
+		Long: "Lists dead letters, the newest first, without payloads. `keyline trace EVENT` shows each run of one. --below goes on with the next page: give it the last id of this one.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := f.filter(a, cmd)
 			if err != nil {
@@ -117,22 +118,23 @@ func (a *app) printDeadLetters(list []keyline.DeadLetter) error {
 	var rows [][]string
 	for _, d := range list {
 		rows = append(rows, []string{count(d.ID), d.Key + ofTenant(d.Tenant), count(d.Seq), d.Consumer, d.Type, strconv.Itoa(d.Attempt), d.Reason, d.Code,
-			when(&d.FailedAt), d.Status, d.Message})
+			when(&d.FailedAt), d.Status, d.EventID.String(), d.Message})
 	}
-	return a.section("dead letters", []string{"ID", "RECORD", "SEQ", "CONSUMER", "TYPE", "ATTEMPT", "REASON", "CODE", "FAILED", "STATUS", "MESSAGE"}, rows)
+	return a.section("dead letters", []string{"ID", "RECORD", "SEQ", "CONSUMER", "TYPE", "ATTEMPT", "REASON", "CODE", "FAILED", "STATUS", "EVENT", "MESSAGE"}, rows)
 }
 
 // deadAct is what can be done with dead letters.
 type deadAct struct {
 	verb, short string
+	givesUp     bool
 	one         func(keyline.Operator, context.Context, int64, string) (keyline.Act, error)
 	many        func(keyline.Operator, context.Context, keyline.DeadLetterFilter, string, keyline.BulkOptions) (keyline.BulkReport, error)
 }
 
 var (
-	retryAct = deadAct{"retry", "Deliver dead letters again",
+	retryAct = deadAct{"retry", "Deliver dead letters again", false,
 		keyline.Operator.RetryDeadLetter, keyline.Operator.RetryDeadLetters}
-	resolveAct = deadAct{"resolve", "Give dead letters up, with a reason",
+	resolveAct = deadAct{"resolve", "Give dead letters up, with a reason", true,
 		keyline.Operator.ResolveDeadLetter, keyline.Operator.ResolveDeadLetters}
 )
 
@@ -169,6 +171,7 @@ func (a *app) deadLettersActCommand(what deadAct) *cobra.Command {
 		},
 	}
 	f.register(cmd, commandWait)
+	f.givesUp = what.givesUp
 	d.register(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "all open ones")
 	cmd.Flags().IntVar(&perSecond, "per-second", 0, "the most per second; 0: as fast as they are applied")
@@ -201,13 +204,29 @@ func (a *app) deadByID(cmd *cobra.Command, f *actFlags, what deadAct, args []str
 		}
 		p.act = func(ctx context.Context) (any, error) {
 			done := acts{[]keyline.Act{}}
+			var nothing []error
+			say := func(list []error) {
+				for _, err := range list {
+					a.talk("%s", printable(err.Error()))
+				}
+			}
 			for _, id := range ids {
 				act, err := what.one(o, ctx, id, f.reason)
-				if err != nil {
-					return done, err
+				switch {
+				case errors.Is(err, &keyline.Error{Code: keyline.CodeNothingToDo}):
+					// Somebody was faster, or this is said again after it was broken off: the others are still meant.
+					nothing = append(nothing, err)
+				case err != nil:
+					say(nothing)
+					return done, err // alone: with the others the exit code would be theirs, that nothing was to be done
+				default:
+					done.Acts = append(done.Acts, act)
 				}
-				done.Acts = append(done.Acts, act)
 			}
+			if len(done.Acts) == 0 {
+				return done, errors.Join(nothing...)
+			}
+			say(nothing)
 			return done, nil
 		}
 		return p, nil
@@ -226,7 +245,7 @@ func (a *app) deadBulk(cmd *cobra.Command, f *actFlags, what deadAct, filter key
 		return plan{
 			what: what.verb + " " + n + " dead letters", confirm: n, matched: &r.Matched,
 			act: func(ctx context.Context) (any, error) {
-				r, err := what.many(o, ctx, filter, f.reason, keyline.BulkOptions{PerSecond: perSecond, Progress: a.bulkProgress()})
+				r, err := what.many(o, ctx, filter, f.reason, keyline.BulkOptions{Upto: r.Upto, PerSecond: perSecond, Progress: a.bulkProgress()})
 				failed = r.Failed
 				return bulkOutcome{r}, err
 			},

@@ -57,7 +57,7 @@ func otlpEndpoints() map[string]string {
 
 func (a *app) printDoctor(r doctor.Report) error {
 	for _, c := range r.Checks {
-		if err := a.print("%-4s %s: %s", c.Status, c.ID, printable(c.Detail)); err != nil {
+		if err := a.print("%-4s %s: %s", c.Status, c.ID, printable(plain(c.Detail))); err != nil {
 			return err
 		}
 		if c.Fix != "" {

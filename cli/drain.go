@@ -84,17 +84,24 @@ func (a *app) drainCommand() *cobra.Command {
 				if err != nil {
 					return plan{}, err
 				}
-				if list, err = chosenWorkers(list, args); err != nil {
-					return plan{}, err
+				list, missing := chosenWorkers(list, args)
+				if len(list) == 0 {
+					return plan{}, missing
 				}
 				var named []string
 				for _, w := range list {
 					named = append(named, nameOf(w))
 				}
 				p := plan{what: "drain worker " + strings.Join(named, ", "), print: a.printDrained,
-					act: func(ctx context.Context) (any, error) { return drainAll(ctx, o, list, f.reason) }}
+					act: func(ctx context.Context) (any, error) {
+						out, err := drainAll(ctx, o, list, f.reason)
+						return out, errors.Join(err, missing)
+					}}
 				if len(list) > 1 {
 					p.what, p.confirm = fmt.Sprintf("drain %d workers: %s", len(list), strings.Join(named, ", ")), strconv.Itoa(len(list))
+				}
+				if missing != nil {
+					p.what += fmt.Sprintf(" (%v)", missing)
 				}
 				return p, nil
 			})
@@ -105,7 +112,8 @@ func (a *app) drainCommand() *cobra.Command {
 	return cmd
 }
 
-// chosenWorkers are the live ones that names mean, all without any.
+// chosenWorkers are the live ones that names mean, all without any. The error is about names that mean none: the others are drained all
+// the same, since of those that were asked for at once, some may have left before that is said again.
 func chosenWorkers(list []keyline.WorkerView, names []string) ([]keyline.WorkerView, error) {
 	list = slices.DeleteFunc(list, func(w keyline.WorkerView) bool { return w.Status != "live" })
 	if len(names) == 0 {
@@ -117,14 +125,15 @@ func chosenWorkers(list []keyline.WorkerView, names []string) ([]keyline.WorkerV
 	means := func(name string, w keyline.WorkerView) bool {
 		return name == w.Name || name == count(w.ID) || name == nameOf(w)
 	}
+	var missing error
 	for _, name := range names {
 		if !slices.ContainsFunc(list, func(w keyline.WorkerView) bool { return means(name, w) }) {
-			return nil, fmt.Errorf("live worker %s: %w", name, keyline.ErrNotFound)
+			missing = errors.Join(missing, fmt.Errorf("live worker %s: %w", name, keyline.ErrNotFound))
 		}
 	}
 	return slices.DeleteFunc(list, func(w keyline.WorkerView) bool {
 		return !slices.ContainsFunc(names, func(name string) bool { return means(name, w) })
-	}), nil
+	}), missing
 }
 
 // drained is the output of drain.

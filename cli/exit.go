@@ -9,6 +9,7 @@ import (
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/pgdev"
+	"github.com/keylinehq/keyline/migrations"
 )
 
 // The exit codes.
@@ -71,12 +72,18 @@ func exitCode(err error) int {
 		return exitInterrupted
 	case errors.Is(err, keyline.ErrInvalid):
 		return exitUsage
-	case errors.Is(err, keyline.ErrNotFound):
+	case errors.Is(err, keyline.ErrNotFound), errors.Is(err, migrations.ErrNotInstalled), noDatabase(err):
 		return exitNotFound
-	case errors.Is(err, keyline.ErrConflict):
+	case errors.Is(err, keyline.ErrConflict), errors.Is(err, migrations.ErrTaken), errors.Is(err, migrations.ErrInUse):
 		return exitConflict
 	case errors.Is(err, keyline.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, pgdev.ErrNoServer):
 		return exitUnavailable
 	}
 	return exitFailure
+}
+
+// noDatabase reports whether the server has no such database.
+func noDatabase(err error) bool {
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && state.SQLState() == "3D000"
 }

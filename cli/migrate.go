@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/migrations"
 )
 
@@ -48,7 +52,7 @@ func (a *app) migrateUp() *cobra.Command {
 			defer disconnect(cmd.Context(), conn)
 			from, to, err := migrations.Up(cmd.Context(), conn, a.global.schema)
 			if err != nil {
-				return err
+				return interfered(conn, err)
 			}
 			s, err := migrations.Read(cmd.Context(), conn, a.global.schema)
 			if err != nil {
@@ -57,6 +61,14 @@ func (a *app) migrateUp() *cobra.Command {
 			return a.printMigrated(migrated{a.global.schema, from, to, s.Ahead()})
 		},
 	}
+}
+
+// interfered classes the error of a migration that others, or the end of its connection, have kept from going on: to be tried again.
+func interfered(conn *pgx.Conn, err error) error {
+	if !errors.Is(err, context.Canceled) && (conn.IsClosed() || errors.Is(err, migrations.ErrBusy)) {
+		return fmt.Errorf("%w: %w", keyline.ErrUnavailable, err)
+	}
+	return err
 }
 
 func (a *app) migrateDown() *cobra.Command {
@@ -90,7 +102,7 @@ func (a *app) migrateDown() *cobra.Command {
 			}
 			if to < s.Current {
 				if err := migrations.To(cmd.Context(), conn, a.global.schema, to); err != nil {
-					return err
+					return interfered(conn, err)
 				}
 			}
 			return a.printMigrated(migrated{a.global.schema, s.Current, to, false})
@@ -199,7 +211,7 @@ func (a *app) migrateRoles() *cobra.Command {
 				return err
 			}
 			if err := migrations.Roles(cmd.Context(), conn, a.global.schema); err != nil {
-				return err
+				return interfered(conn, err)
 			}
 			names := make([]string, len(roleKinds))
 			for i, kind := range roleKinds {

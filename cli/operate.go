@@ -74,6 +74,8 @@ type actFlags struct {
 	reason, actor string
 	yes, dryRun   bool
 	wait          time.Duration
+	// givesUp is true of an act that gives something up, and so needs a reason.
+	givesUp bool
 }
 
 // commandWait is how long an act waits for a worker where nobody says.
@@ -125,6 +127,10 @@ type dryRun struct {
 
 // acting makes a plan with an Operator, and carries it out once it is confirmed.
 func (a *app) acting(cmd *cobra.Command, f *actFlags, prepare func(context.Context, keyline.Operator) (plan, error)) error {
+	if f.givesUp && !f.dryRun && strings.TrimSpace(f.reason) == "" {
+		// Before anybody has typed a confirmation for nothing.
+		return usagef(cmd, "--reason is required: what is given up is not delivered any more, and the audit says why")
+	}
 	o, closeIt, err := a.operator(cmd, f.who())
 	if err != nil {
 		return err
@@ -149,7 +155,7 @@ func (a *app) carryOut(cmd *cobra.Command, f *actFlags, p plan) error {
 		if a.global.json {
 			return a.printJSON(dryRun{true, p.what, p.matched})
 		}
-		return a.print("would %s", printable(p.what))
+		return a.print("would %s", line(p.what))
 	}
 	if err := a.confirm(cmd, f, p); err != nil {
 		return err
@@ -189,7 +195,7 @@ func (a *app) confirm(cmd *cobra.Command, f *actFlags, p plan) error {
 	if word == "" {
 		word = "yes"
 	}
-	_, _ = fmt.Fprintf(a.stderr, "This will %s.\nType %s to go on: ", printable(p.what), word)
+	_, _ = fmt.Fprintf(a.stderr, "This will %s.\nType %s to go on: ", line(p.what), word)
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != word {
 		return errNotConfirmed
@@ -215,7 +221,7 @@ func single(act keyline.Act, err error) (any, error) {
 func (a *app) printActs(outcome any) error {
 	list, _ := outcome.(acts)
 	for _, act := range list.Acts {
-		err := a.print("%s%s #%d for %s: %s", printable(act.Record), ofTenant(act.Tenant), act.Seq, act.Consumer, act.Outcome)
+		err := a.print("%s%s #%d for %s: %s", line(act.Record), ofTenant(act.Tenant), act.Seq, act.Consumer, act.Outcome)
 		if err != nil {
 			return err
 		}

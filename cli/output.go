@@ -59,7 +59,7 @@ func writeTable(w io.Writer, headers []string, rows [][]string) error {
 	for _, r := range rows {
 		clean := make([]string, len(r))
 		for i, c := range r {
-			clean[i] = strings.ReplaceAll(printable(c), "\n", `\n`)
+			clean[i] = line(c)
 		}
 		t.Row(clean...)
 	}
@@ -90,6 +90,9 @@ func printable(s string) string {
 	}
 	return b.String()
 }
+
+// line is a text on one line, where a line break would pass for the next one.
+func line(s string) string { return strings.ReplaceAll(printable(s), "\n", `\n`) }
 
 func hidden(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 

@@ -95,7 +95,7 @@ func (a *app) eventsListCommand() *cobra.Command {
 			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
 				list, err := o.Events(ctx, keyline.Key{Tenant: tenant, Record: args[0]}, f)
 				if err != nil {
-					return err
+					return whose(cmd, err)
 				}
 				if a.global.json {
 					return a.printJSON(map[string]any{"tenant": tenant, "record": args[0], "events": notNil(list)})
@@ -128,7 +128,7 @@ func (a *app) eventsShowCommand() *cobra.Command {
 				if a.global.json {
 					return a.printJSON(v)
 				}
-				if err := a.print("event %d of %s%s\n", v.Seq, printable(v.Record), ofTenant(v.Tenant)); err != nil {
+				if err := a.print("event %d of %s%s\n", v.Seq, line(v.Record), ofTenant(v.Tenant)); err != nil {
 					return err
 				}
 				return a.printEvents([]keyline.RecordEvent{v.RecordEvent})

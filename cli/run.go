@@ -30,7 +30,8 @@ type app struct {
 // the exit code. consumers are what this program's worker delivers to; without
 // any, the worker writes every event to standard output.
 //
-// It takes SIGINT and SIGTERM for itself while it runs.
+// It takes SIGINT, SIGTERM and SIGHUP (unless that is ignored) for itself while it runs; a worker and the admin API also
+// ignore SIGPIPE from then on.
 func Run(args []string, consumers ...keyline.Consumer) int {
 	sig := catchSignals()
 	defer sig.release()
@@ -61,6 +62,10 @@ func (a *app) complain(w io.Writer, _ fang.Styles, err error) {
 		err = errInterrupted
 	}
 	_, _ = fmt.Fprintln(w, "keyline:", printable(plain(err.Error())))
+	if lacksRights(err) {
+		const roles = "This login may not do that. %[1]s_reader may look, %[1]s_operator also act, %[1]s_worker deliver, %[1]s_producer append; the schema's owner migrates.\n"
+		_, _ = fmt.Fprintf(w, roles, a.global.schema)
+	}
 	var usage *usageError
 	if errors.As(err, &usage) && usage.command != "" {
 		_, _ = fmt.Fprintf(w, "Run '%s --help' for usage.\n", usage.command)

@@ -136,5 +136,8 @@ func TestPrintableShowsWhatATerminalWouldObey(t *testing.T) {
 		if got := printable(in); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
+		if got := line(in); got != strings.ReplaceAll(want, "\n", `\n`) {
+			t.Errorf("%q on one line becomes %q", in, got)
+		}
 	}
 }

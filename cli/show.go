@@ -33,7 +33,7 @@ func (a *app) showCommand() *cobra.Command {
 			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
 				v, err := o.InspectRecord(ctx, keyline.Key{Tenant: tenant, Record: args[0]}, events)
 				if err != nil {
-					return err
+					return whose(cmd, err)
 				}
 				if a.global.json {
 					return a.printJSON(v)
@@ -48,7 +48,7 @@ func (a *app) showCommand() *cobra.Command {
 }
 
 func (a *app) printRecord(v keyline.RecordView) error {
-	if err := a.print("record %s%s: %d events\n%s\n", printable(v.Record), ofTenant(v.Tenant), v.Head, printable(work(v.Work))); err != nil {
+	if err := a.print("record %s%s: %d events\n%s\n", line(v.Record), ofTenant(v.Tenant), v.Head, printable(work(v.Work))); err != nil {
 		return err
 	}
 	var positions [][]string
@@ -78,7 +78,7 @@ func ofTenant(tenant string) string {
 	if tenant == "" {
 		return ""
 	}
-	return " of tenant " + printable(tenant)
+	return " of tenant " + line(tenant)
 }
 
 // work is a record's mailbox in words.

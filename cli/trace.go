@@ -183,7 +183,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // printEventTrace prints what the database knows, in the order in which it happened.
 func (a *app) printEventTrace(v keyline.EventTrace) error {
-	err := a.print("event %d of %s%s: %s v%d, %s\nappended %s, trace %s\n", v.Seq, printable(v.Record), ofTenant(v.Tenant), printable(v.Type), v.Version,
+	err := a.print("event %d of %s%s: %s v%d, %s\nappended %s, trace %s\n", v.Seq, line(v.Record), ofTenant(v.Tenant), line(v.Type), v.Version,
 		v.State, precise(v.CreatedAt), orDash(v.Traceparent))
 	if err != nil {
 		return err

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -18,7 +20,7 @@ func (a *app) whyCommand() *cobra.Command {
 		Use: "why KEY | why --consumer NAME", Short: "Why a record is stuck, or a consumer behind, and what to do next", Args: arguments(cobra.MaximumNArgs(1)),
 		Long: "Says where each consumer stands on a record, for what reason, since when, and in a sentence what to do next; or, with\n" +
 			"--consumer, on which records one consumer is behind their head, each with the reason. --after goes on with the next\n" +
-			"page: give it the \"next\" of this one. docs/operations.md explains each reason.",
+			"page: give it the \"next\" of this one. docs/operations.md explains each reason, and `keyline trace EVENT` shows what an event failed with.",
 		Example: "  keyline why activity:42\n  keyline why activity:42 --tenant acme --json\n  keyline why --consumer mailer --limit 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -36,7 +38,7 @@ func (a *app) whyCommand() *cobra.Command {
 			return a.reading(cmd, func(ctx context.Context, o keyline.Operator) error {
 				w, err := o.Why(ctx, keyline.Key{Tenant: tenant, Record: args[0]})
 				if err != nil {
-					return err
+					return whose(cmd, err)
 				}
 				if a.global.json {
 					return a.printJSON(w)
@@ -68,28 +70,44 @@ func (a *app) whyConsumer(cmd *cobra.Command, consumer string, f keyline.BehindF
 		var rows [][]string
 		for _, r := range page.Records {
 			rows = append(rows, []string{r.Key + ofTenant(r.Tenant), count(r.Position) + "/" + count(r.Head), count(r.NextSeq), string(r.Reason), when(r.Since),
-				number(r.Worker), when(r.NextAttemptAt), number(r.DeadLetter)})
+				number(r.Worker), attempts(r.Attempt), orDash(r.ErrorCode), when(r.NextAttemptAt), number(r.DeadLetter), orDash(r.EventID)})
 		}
-		if err := a.section("records behind", []string{"RECORD", "DONE", "NEXT EVENT", "REASON", "SINCE", "WORKER", "NEXT", "DEAD LETTER"}, rows); err != nil {
+		if err := a.section("records behind", []string{"RECORD", "DONE", "NEXT EVENT", "REASON", "SINCE", "WORKER", "RUNS", "ERROR", "NEXT", "DEAD LETTER", "EVENT"}, rows); err != nil {
 			return err
 		}
-		if page.Next != 0 {
+		switch {
+		case page.Next != 0:
 			a.talk("There may be more: --after %d", page.Next)
+		case len(rows) == 0:
+			// Whoever asks after a consumer that gets nothing is to hear that it is to get nothing.
+			c, err := o.InspectConsumer(ctx, consumer)
+			if err == nil && c.Status != "active" {
+				a.talk("Consumer %s is %s.", printable(consumer), c.Status)
+			}
+			return err
 		}
 		return nil
 	})
 }
 
+// whose adds to the error about a record that is not there what is most often missing from its name.
+func whose(cmd *cobra.Command, err error) error {
+	if errors.Is(err, keyline.ErrNotFound) && !cmd.Flags().Changed("tenant") {
+		return fmt.Errorf("%w; where it is a tenant's, name that with --tenant", err)
+	}
+	return err
+}
+
 func (a *app) printWhy(w keyline.Why) error {
-	if err := a.print("%s\n", printable(w.Sentence)); err != nil {
+	if err := a.print("%s\n", line(w.Sentence)); err != nil {
 		return err
 	}
 	var rows [][]string
 	for _, c := range w.Consumers {
 		rows = append(rows, []string{c.Name, count(c.Position) + "/" + count(w.Head), string(c.Reason), when(c.Since), number(c.Worker),
-			when(c.NextAttemptAt), number(c.DeadLetter)})
+			attempts(c.Attempt), orDash(c.ErrorCode), when(c.NextAttemptAt), number(c.DeadLetter), orDash(c.EventID)})
 	}
-	return a.section("consumers", []string{"CONSUMER", "DONE", "REASON", "SINCE", "WORKER", "NEXT", "DEAD LETTER"}, rows)
+	return a.section("consumers", []string{"CONSUMER", "DONE", "REASON", "SINCE", "WORKER", "RUNS", "ERROR", "NEXT", "DEAD LETTER", "EVENT"}, rows)
 }
 
 func number(n *int64) string {

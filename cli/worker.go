@@ -22,7 +22,7 @@ func (a *app) workerCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "worker", Short: "Run a worker until a signal ends it", Args: arguments(cobra.NoArgs),
-		Long: "Runs a worker until SIGINT or SIGTERM, which it takes as: claim nothing more, let handlers finish, hand back the\n" +
+		Long: "Runs a worker until SIGINT, SIGTERM or SIGHUP, which it takes as: claim nothing more, let handlers finish, hand back the\n" +
 			"rest. A second one cuts the waiting short; nothing is lost by it.\n\n" +
 			"With --once it delivers what is due and ends, for a scheduled job. It also ends when an operator drains it\n" +
 			"(keyline drain), and with an error when the schema is migrated to a version that does not serve it.\n\n" +
@@ -84,6 +84,7 @@ func (a *app) hosted(s *workerSettings) ([]keyline.Consumer, error) {
 // serve runs a worker until a signal, with the telemetry that the environment
 // asks for.
 func (a *app) serve(cmd *cobra.Command, s *workerSettings, pool *pgxpool.Config, consumers []keyline.Consumer) (err error) {
+	outliveReaders()
 	log, err := a.global.logger(a.stderr)
 	if err != nil {
 		return err

@@ -91,8 +91,8 @@ func atOnce(p keyline.RetryPolicy) keyline.RetryPolicy {
 	return p
 }
 
-// Run delivers what is due, and what comes due meanwhile, and returns when
-// nothing is left: what the runs of this call were. A test that it cannot finish for fails.
+// Run delivers what is due, and what comes due meanwhile, until nothing is left, and returns the runs
+// that it has made. Where it cannot finish (Options.Timeout), the test fails.
 func (w *Worker) Run() []Delivery {
 	t := w.db.t
 	t.Helper()

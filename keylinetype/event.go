@@ -44,14 +44,15 @@ type NewEvent struct {
 	// ID is the event's id; zero: a new UUIDv7.
 	ID uuid.UUID
 	// IdempotencyKey makes an append repeatable: the same key with the same
-	// content on the same record returns the first event and changes nothing;
-	// other content is ErrConflict. Empty: none.
+	// content (Type, Version, Payload and, where it is given, ID) on the same record
+	// returns the first event and changes nothing; other content is ErrConflict.
+	// 1 to 512 bytes; empty: none.
 	IdempotencyKey string
 	// CorrelationID and CausationID are kept in the event's headers.
 	CorrelationID, CausationID string
 	// OccurredAt is when the fact happened; zero: now, by the database.
 	OccurredAt time.Time
-	// Headers are kept with the event, as strings.
+	// Headers are kept with the event, as strings; at most 64 KiB together, reserved ones included.
 	Headers map[string]string
 	// ExpectedSeq is the record's seq that the caller has seen: the append is
 	// refused with ErrConflict if the record has another one. nil: any; 0: the
@@ -88,7 +89,8 @@ type Mode string
 
 // The modes of a delivery.
 const (
-	// Live: the event is newer than the consumer.
+	// Live: the event is newer than the consumer, or was not yet done by the others when
+	// the consumer started with Now.
 	Live Mode = "live"
 	// CatchUp: the event is older than the consumer, which started at the
 	// beginning or at a time.
@@ -101,7 +103,8 @@ const (
 type Delivery struct {
 	Event
 	Consumer string
-	// Attempt counts from 1 and never restarts for this event and consumer.
+	// Attempt counts from 1 and never restarts for this event and consumer. A run that was
+	// snoozed, or cancelled by the runtime, is not counted: the next one has the same number.
 	Attempt int
 	// Redelivered is true where an earlier delivery of this event to this
 	// consumer may have run, in whole or in part.

@@ -137,13 +137,13 @@ func DefaultRetryDelays() []time.Duration {
 // DefaultJitter is the share by which delays are spread by default.
 const DefaultJitter = 0.10
 
-// Breaker is a consumer's circuit breaker: when, over all records, the share of
-// failed runs passes a threshold, no run starts until the cool-down has passed
-// and a probe has succeeded. The zero value is the default.
+// Breaker is a consumer's circuit breaker, one in each worker that runs it: when,
+// over all records of that worker, the share of failed runs reaches a threshold, no run
+// starts until the cool-down has passed and a probe has succeeded. The zero value is the default.
 type Breaker struct {
 	// Disabled switches the breaker off.
 	Disabled bool
-	// Threshold is the share of failures that opens it; default 0.5.
+	// Threshold is the share of failures that opens it, 0 to 1; 0 means the default, 0.5.
 	Threshold float64
 	// MinRuns is the fewest runs within Period that can open it; default 20.
 	MinRuns int

@@ -20,7 +20,10 @@ import (
 // dialTimeout bounds one connection attempt, handshake included.
 const dialTimeout = 10 * time.Second
 
-var errStopped = errors.New("listener stopped")
+var (
+	errStopped    = errors.New("listener stopped")
+	errRefusesTLS = errors.New("the server refused TLS")
+)
 
 // target is where lib/pq's listener connects to. The settings are read by pgx,
 // so that LISTEN reaches the server in the way the rest of Keyline does
@@ -111,12 +114,28 @@ func newDialer(t target) *dialer {
 
 // Dial connects to the next host; lib/pq's idea of the address is ours.
 func (d *dialer) Dial(_, _ string) (net.Conn, error) {
+	conn, plain, err := d.try()
+	if plain {
+		// A server without TLS is nothing to report where it may do without (sslmode=prefer, the default): that is the next one.
+		conn, _, err = d.try()
+	}
+	return conn, err
+}
+
+// try connects to the next host. plain says that it refused TLS, and that the one behind it is the same without.
+func (d *dialer) try() (conn net.Conn, plain bool, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, dialTimeout)
 	defer cancel()
 	d.mu.Lock()
 	h := d.target.hosts[d.next%len(d.target.hosts)]
 	d.next++ // for the case that this one is no good; established takes it back
+	behind := d.target.hosts[d.next%len(d.target.hosts)]
 	d.mu.Unlock()
+	conn, err = d.connect(ctx, h)
+	return conn, errors.Is(err, errRefusesTLS) && behind.tls == nil && behind.network == h.network && behind.address == h.address, err
+}
+
+func (d *dialer) connect(ctx context.Context, h host) (net.Conn, error) {
 	conn, err := d.target.dial(ctx, h.network, h.address)
 	if err != nil {
 		return nil, err
@@ -188,7 +207,7 @@ func startTLS(ctx context.Context, conn net.Conn, conf *tls.Config) (net.Conn, e
 			return conn, err
 		}
 		if answer[0] != 'S' {
-			return conn, errors.New("the server refused TLS")
+			return conn, errRefusesTLS
 		}
 	}
 	secure := tls.Client(conn, conf)

@@ -145,3 +145,43 @@ func TestStartTLSAsksFirst(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// Promise: a server without TLS is connected to at once where the connection string may do without, and nothing is logged about it.
+func TestAServerWithoutTLSIsNoFailureWhereNoneIsWanted(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	go func() {
+		for {
+			conn, err := server.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				var question [8]byte
+				if _, err := io.ReadFull(conn, question[:]); err == nil {
+					_, _ = conn.Write([]byte("N"))
+				}
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	for mode, connects := range map[string]bool{"prefer": true, "require": false} {
+		target, err := newTarget("postgres://u@"+server.Addr().String()+"/d?sslmode="+mode, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := newDialer(target)
+		conn, err := d.Dial("", "")
+		if (err == nil) != connects {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+}

@@ -30,8 +30,9 @@
 //	for {
 //		select {
 //		case w := <-l.Wakes():
-//			// w.Unbounded: claim everything due, else w.Records first, if
-//			// any, then what is due.
+//			// w.Unbounded: claim everything due. Else w.Records, if any, and
+//			// what is due; after Dry the records alone will do, where the
+//			// wake has no other cause than Notified.
 //		case <-capacityFreed:
 //		}
 //		// Found so much that it need not be called, or cannot claim because all
@@ -42,13 +43,15 @@
 //	}
 //
 // Between Busy and the next Dry the loop drives itself: it claims again as long
-// as it finds something and has room. A loop that is dry, and is called for
-// records which it then gets, may say nothing and wait on: it stays asleep, and
-// is called for each. Whatever else is in the wake makes it look at everything. Dry may be said only after an unbounded
-// claim that came back empty; a claim that starts where the last one ended can
+// as it finds something and has room. Dry may be said only after an unbounded
+// claim that came back empty: a claim that starts where the last one ended can
 // miss what an older transaction has committed since. A worker that is
 // saturated must say Busy, or it would hold the sentinel's lock without being
 // able to act on what it hears.
+//
+// A loop that has said Dry, is called for records by name and gets all of them,
+// may say nothing and wait on: it stays asleep, and is called for the next ones.
+// If the wake has another cause as well, or it gets fewer, it looks at everything.
 //
 // Wakes are coalesced into one slot, never dropped: whatever is in the slot
 // began after, or together with, the fact that it speaks of. A wake that comes

@@ -36,15 +36,6 @@ type Status struct {
 	State  State
 }
 
-// Hooks are told what happens, for metrics. Each may be nil. They are called
-// with a lock held: they must return soon and not call the listener.
-type Hooks struct {
-	Wake  func(Wake)          // a wake was put into the slot
-	Heard func(answered bool) // a notification came, and whether it wakes this worker
-	Mode  func(Mode)          // the mode changed
-	State func(State)         // the state changed
-}
-
 // Config is what a Listener needs. Fields without a default are required.
 type Config struct {
 	// ListenURL is a connection string for a direct connection to the database
@@ -106,7 +97,6 @@ type Config struct {
 	Clock clock.Clock
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger
-	Hooks  Hooks
 }
 
 func (c *Config) setDefaults() {
@@ -184,6 +174,8 @@ type Listener struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	done   chan struct{}
+
+	changed func(State) // what tests hear of the policy's state, with mu held; nil: nobody does
 }
 
 // New checks the configuration. Nothing is started or connected.
@@ -299,13 +291,7 @@ func (l *Listener) heard(payload string) {
 	if n.kind == noteProbe {
 		return
 	}
-	l.step(func(now time.Duration) Effects {
-		e := l.policy.Heard(now, n, l.cfg.Hosted())
-		if h := l.cfg.Hooks.Heard; h != nil {
-			h(e.Wake.Causes != 0)
-		}
-		return e
-	})
+	l.step(func(now time.Duration) Effects { return l.policy.Heard(now, n, l.cfg.Hosted()) })
 }
 
 func (l *Listener) setMode(m Mode, reason string) {
@@ -314,9 +300,6 @@ func (l *Listener) setMode(m Mode, reason string) {
 		l.mode, l.reason = m, reason
 		if m == was {
 			return Effects{}
-		}
-		if h := l.cfg.Hooks.Mode; h != nil {
-			h(m)
 		}
 		if m != Listening && was != Listening {
 			return Effects{}
@@ -346,12 +329,9 @@ func (l *Listener) step(f func(now time.Duration) Effects) {
 	}
 	if e.Wake.Causes != 0 {
 		l.wakes.put(e.Wake)
-		if h := l.cfg.Hooks.Wake; h != nil {
-			h(e.Wake)
-		}
 	}
-	if after, h := l.policy.State(), l.cfg.Hooks.State; after != before && h != nil {
-		h(after)
+	if after := l.policy.State(); after != before && l.changed != nil {
+		l.changed(after)
 	}
 	if next := l.policy.Next(); next != l.next {
 		l.next = next

@@ -26,14 +26,6 @@ type node struct {
 	states chan State
 }
 
-// uncrowded hears of no crowd: the one that other tests make on the same server would wake it for nothing.
-type uncrowded struct{ core.Arming }
-
-func (u uncrowded) Ping(ctx context.Context) (bool, error) {
-	_, err := u.Arming.Ping(ctx)
-	return false, err
-}
-
 // hour is a fallback poll that never comes.
 const hour = time.Hour
 
@@ -47,12 +39,11 @@ func startNode(t *testing.T, db *testdb.DB, change func(*Config)) *node {
 	n := &node{t: t, store: st, log: &logBuffer{}, states: make(chan State, 1000)}
 	cfg := Config{
 		ListenURL: db.URL, Channel: st.Channel(), ApplicationName: st.ApplicationName(),
-		Arming:   func() core.Arming { return uncrowded{st.NewArming()} },
+		Arming:   func() core.Arming { return st.NewArming() },
 		Notify:   st.Notify,
 		Hosted:   func() []int32 { return []int32{7} },
 		Fallback: hour, Ping: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
-		Hooks:  Hooks{State: func(s State) { n.states <- s }},
 	}
 	if change != nil {
 		change(&cfg)
@@ -60,6 +51,7 @@ func startNode(t *testing.T, db *testdb.DB, change func(*Config)) *node {
 	if n.Listener, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	n.changed = func(s State) { n.states <- s }
 	if err := n.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

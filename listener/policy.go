@@ -60,7 +60,7 @@ const (
 
 // Policy decides when a worker sleeps and what wakes it. It is pure: every
 // method is told the time (monotonic, from any origin) and returns what to do.
-// Live code, the property tests and the simulator run this same type.
+// Live code, the property tests and the simulation in policy_sim_test.go run this same type.
 type Policy struct {
 	t         Timing
 	state     State

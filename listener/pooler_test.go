@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/keylinehq/keyline/internal/freeport"
 	"github.com/keylinehq/keyline/internal/testdb"
 )
 
@@ -233,12 +234,10 @@ func startPgBouncer(t *testing.T, db *testdb.DB) string {
 		}
 	}
 	cfg := poolConfig(t, db.URL).ConnConfig
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Choose(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
 	dir := t.TempDir()
 	users := filepath.Join(dir, "users")
 	ini := filepath.Join(dir, "pgbouncer.ini")

@@ -36,6 +36,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +72,8 @@ var (
 	// ErrNewer is returned where the database's schema is newer than this binary
 	// knows and does not serve it any more: it must be worked with by the newer release.
 	ErrNewer = errors.New("the database's keyline schema is newer than this binary knows; use the newer release")
+	// ErrNotInstalled is returned where the schema, or what Keyline makes in it, is not there.
+	ErrNotInstalled = errors.New("not installed in this database: run `keyline migrate up`")
 	// ErrBusy is returned where other transactions held for too long what a migration has to lock.
 	// What was migrated before it stays; it can be tried again.
 	ErrBusy = errors.New("other transactions keep the migration from its locks: end them (`keyline doctor` names long ones), and try again")
@@ -78,25 +81,42 @@ var (
 
 var schemaName = regexp.MustCompile(`\A[a-z_][a-z0-9_]{0,39}\z`)
 
+// reserved are the words that cannot name a schema without quotes: those of pg_get_keywords() with catcode R or T, of
+// PostgreSQL 15 to 18.
+var reserved = strings.Fields(`all analyse analyze and any array as asc asymmetric authorization binary both case cast check
+	collate collation column concurrently constraint create cross current_catalog current_date current_role current_schema
+	current_time current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign
+	freeze from full grant group having ilike in initially inner intersect into is isnull join lateral leading left like
+	limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
+	references returning right select session_user similar some symmetric system_user table tablesample then to trailing
+	true union unique user using variadic verbose when where window with`)
+
 // CheckSchemaName says whether a schema name is usable: lower case letters,
-// digits and underscores, at most 40, so that it never needs quoting.
+// digits and underscores, at most 40, and no word that SQL reserves, so that it never needs quoting.
 func CheckSchemaName(schema string) error {
-	if !schemaName.MatchString(schema) {
+	switch {
+	case !schemaName.MatchString(schema):
 		return fmt.Errorf("schema name %q: must match %s", schema, schemaName)
+	case slices.Contains(reserved, schema):
+		return fmt.Errorf("schema name %q: SQL reserves this word; choose another name", schema)
+	case strings.HasPrefix(schema, "pg_"):
+		return fmt.Errorf("schema name %q: PostgreSQL reserves names that begin with pg_; choose another", schema)
 	}
 	return nil
 }
 
 // Up brings the schema to this binary's version and returns where it stood before and stands
-// now. A newer schema that still serves this binary is left as it is. It waits up to two minutes for transactions
-// that hold what it has to lock ([ErrBusy]), without making others wait for more than a moment; where an autovacuum is in its way,
-// for a little over the server's deadlock_timeout.
+// now; the same twice where there was nothing to do, or another migrator has done it. A newer schema
+// that still serves this binary is left as it is.
+//
+// It waits up to two minutes for transactions that hold what it has to lock ([ErrBusy]), and makes others wait
+// behind it for a moment only; where an autovacuum is in its way, for a little over the server's deadlock_timeout.
 func Up(ctx context.Context, conn *pgx.Conn, schema string) (from, to int32, err error) {
 	return ours.up(ctx, conn, schema)
 }
 
 func (r release) up(ctx context.Context, conn *pgx.Conn, schema string) (from, to int32, err error) {
-	m, err := r.open(ctx, conn, schema)
+	list, err := r.open(ctx, conn, schema)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -107,10 +127,11 @@ func (r release) up(ctx context.Context, conn *pgx.Conn, schema string) (from, t
 	case s.Current > s.Latest:
 		return s.Current, s.Current, s.Fit()
 	}
-	if err := r.migrate(ctx, conn, m, s.Latest); err != nil {
+	from, err = r.migrate(ctx, conn, list, schema, s.Latest)
+	if err != nil {
 		return s.Current, s.Current, fmt.Errorf("migrate: %w", err)
 	}
-	return s.Current, s.Latest, nil
+	return from, s.Latest, nil
 }
 
 // To brings the schema to a version, up or down; 0 removes everything, where nothing else is in the schema or depends on
@@ -120,7 +141,7 @@ func To(ctx context.Context, conn *pgx.Conn, schema string, version int32) error
 }
 
 func (r release) to(ctx context.Context, conn *pgx.Conn, schema string, version int32) error {
-	m, err := r.open(ctx, conn, schema)
+	list, err := r.open(ctx, conn, schema)
 	if err != nil {
 		return err
 	}
@@ -132,70 +153,14 @@ func (r release) to(ctx context.Context, conn *pgx.Conn, schema string, version 
 		return fmt.Errorf("version %d, known %d: %w", s.Current, s.Latest, ErrNewer)
 	}
 	if version == 0 {
-		if err := alone(ctx, conn, m.Migrations, schema); err != nil {
+		if err := alone(ctx, conn, list, schema); err != nil {
 			return err
 		}
 	}
-	if err := r.migrate(ctx, conn, m, version); err != nil {
+	if _, err := r.migrate(ctx, conn, list, schema, version); err != nil {
 		return fmt.Errorf("migrate to %d: %w", version, err)
 	}
 	return nil
-}
-
-// outwaits is how many tries of one call wait for as long as the server takes to end an autovacuum that is in the way. One that
-// is there to prevent a wraparound is not ended: then it was for nothing, and the others have waited behind it.
-const outwaits = 5
-
-// migrate tries until nobody holds what it has to lock.
-func (r release) migrate(ctx context.Context, conn *pgx.Conn, m *migrate.Migrator, version int32) error {
-	timeout, left := r.lockTimeout, outwaits
-	for began := r.clock.Mono(); ; {
-		err := m.MigrateTo(ctx, version)
-		switch {
-		case !lockNotAvailable(err):
-			return err
-		case r.clock.Mono()-began >= r.patience:
-			return fmt.Errorf("%w: %w", ErrBusy, err)
-		}
-		if err := clock.Sleep(ctx, r.clock, r.pause); err != nil {
-			return err
-		}
-		next := r.lockTimeout
-		if left > 0 {
-			wait, err := vacuumed(ctx, conn, m.Data["schema"])
-			if err != nil {
-				return err
-			}
-			if wait > 0 {
-				next, left = next+wait, left-1
-			}
-		}
-		hurry(m, timeout, next)
-		timeout = next
-	}
-}
-
-// vacuumed looks whether an autovacuum holds a table of the schema, and returns how long somebody has to wait for it before the
-// server ends it; 0: there is none. Whoever waits for less waits for its whole run, which may be hours.
-func vacuumed(ctx context.Context, conn *pgx.Conn, schema any) (time.Duration, error) {
-	var ms int64
-	// The rows of others' sessions show no backend_type to those who own no more than the schema; an autovacuum's has no user.
-	err := conn.QueryRow(ctx, `select s.setting::bigint * exists (
-		select from pg_catalog.pg_locks l
-		join pg_catalog.pg_class c on c.oid = l.relation
-		join pg_catalog.pg_stat_activity a on a.pid = l.pid
-		where l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())
-		  and c.relnamespace = $1::text::regnamespace and l.granted and l.mode = 'ShareUpdateExclusiveLock' and a.usesysid is null)::integer
-		from pg_catalog.pg_settings s where s.name = 'deadlock_timeout'`, schema).Scan(&ms)
-	if err != nil {
-		return 0, fmt.Errorf("look for an autovacuum: %w", err)
-	}
-	return time.Duration(ms) * time.Millisecond, nil
-}
-
-func lockNotAvailable(err error) bool {
-	var state interface{ SQLState() string }
-	return errors.As(err, &state) && state.SQLState() == "55P03"
 }
 
 // SQL returns the migrations' SQL above a version, for those who run it
@@ -220,76 +185,35 @@ func SQL(schema string, above int32) (string, error) {
 	return out.String(), nil
 }
 
-func versionTable(schema string) string { return schema + ".schema_version" }
+// versionName is the table that has the version.
+const versionName = "schema_version"
 
+func versionTable(schema string) string { return schema + "." + versionName }
+
+// load loads the migrations. Each begins with a short lock_timeout, also where somebody runs the printed SQL.
 func (r release) load(schema string) ([]*migrate.Migration, error) {
 	if err := CheckSchemaName(schema); err != nil {
 		return nil, err
 	}
-	m := &migrate.Migrator{}
-	if err := r.loadInto(m, schema); err != nil {
-		return nil, err
+	m := &migrate.Migrator{Data: map[string]any{"schema": schema}}
+	if err := m.LoadMigrations(r.files); err != nil {
+		return nil, fmt.Errorf("load migrations: %w", err)
 	}
+	hurry(m.Migrations, 0, r.lockTimeout)
 	return m.Migrations, nil
 }
 
-func (r release) open(ctx context.Context, conn *pgx.Conn, schema string) (*migrate.Migrator, error) {
-	if err := CheckSchemaName(schema); err != nil {
-		return nil, err
-	}
-	if err := createSchema(ctx, conn, schema); err != nil {
-		return nil, err
-	}
-	m, err := migrate.NewMigrator(ctx, conn, versionTable(schema))
+// open loads the migrations, and makes the schema where there is none.
+func (r release) open(ctx context.Context, conn *pgx.Conn, schema string) ([]*migrate.Migration, error) {
+	list, err := r.load(schema)
 	if err != nil {
-		return nil, fmt.Errorf("open migrator: %w", err)
-	}
-	if err := r.loadInto(m, schema); err != nil {
 		return nil, err
 	}
-	return m, nil
-}
-
-// loadInto loads the migrations. Each begins with a short lock_timeout, also where somebody runs the printed SQL.
-func (r release) loadInto(m *migrate.Migrator, schema string) error {
-	m.Data = map[string]any{"schema": schema}
-	if err := m.LoadMigrations(r.files); err != nil {
-		return fmt.Errorf("load migrations: %w", err)
+	if err := free(ctx, conn, list, schema); err != nil {
+		return nil, err
 	}
-	hurry(m, 0, r.lockTimeout)
-	return nil
-}
-
-// hurry gives the migrations another lock_timeout than the one that they have; 0: none.
-func hurry(m *migrate.Migrator, old, now time.Duration) {
-	line := func(d time.Duration) string {
-		if d == 0 {
-			return ""
-		}
-		return fmt.Sprintf("set local lock_timeout = %d; -- ms: whoever comes later waits behind this\n", d.Milliseconds())
+	if err := message(ctx, conn, createSchema(schema)); err != nil {
+		return nil, fmt.Errorf("create schema: %w", err)
 	}
-	for _, one := range m.Migrations {
-		one.UpSQL = line(now) + strings.TrimPrefix(one.UpSQL, line(old))
-		one.DownSQL = line(now) + strings.TrimPrefix(one.DownSQL, line(old))
-	}
-}
-
-// createSchema makes the schema that the version table lives in. "if not
-// exists" alone is not safe against another session doing the same.
-func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("create schema: %w", err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "keyline schema "+schema); err != nil {
-		return fmt.Errorf("create schema: %w", err)
-	}
-	if _, err := tx.Exec(ctx, `create schema if not exists `+schema); err != nil {
-		return fmt.Errorf("create schema: %w", err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("create schema: %w", err)
-	}
-	return nil
+	return list, nil
 }

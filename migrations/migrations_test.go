@@ -2,6 +2,8 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -176,6 +178,10 @@ func TestTheWayDownTakesNothingThatIsNotKeylines(t *testing.T) {
 		{"create schema apart; create table apart.mine (row public.events)", "column row of table apart.mine", "drop schema apart cascade"},
 		{"create schema apart; create function apart.mine() returns bigint language sql begin atomic select count(*) from public.events; end",
 			"function apart.mine()", "drop schema apart cascade"},
+		{`create schema apart; create table apart.mine (i integer);
+			create function apart.forward() returns trigger language plpgsql as 'begin perform public.append(record_key => new.i::text, event_type => $$t$$, payload => $${}$$); return null; end';
+			create trigger zz_keyline_3_forward after insert on apart.mine for each row execute function apart.forward()`,
+			"trigger zz_keyline_3_forward on table apart.mine, which appends", "drop schema apart cascade"},
 	} {
 		t.Run(tc.make, func(t *testing.T) {
 			t.Parallel()
@@ -283,6 +289,63 @@ func TestUnusableSchemaNamesAreRefused(t *testing.T) {
 	long := strings.Repeat("a", 40)
 	up(t, conn, long)
 	exec(t, conn, "select "+long+".append('r', 'a.b', '{}')")
+}
+
+// Promise: a schema name that is taken needs no quoting, and one that would need it is refused by an error that says why.
+func TestReservedWordsAreNoSchemaNames(t *testing.T) {
+	t.Parallel()
+	conn := testdb.NewEmpty(t).Connect()
+	words := scalar[[]string](t, conn, "select array_agg(word order by word) from pg_get_keywords() where word ~ '^[a-z_]+$'")
+	taken := 0
+	for _, word := range append(words, "pg_keyline", "pg_") {
+		err := migrations.CheckSchemaName(word)
+		if err == nil {
+			taken++
+		} else if !strings.Contains(err.Error(), word) || !strings.Contains(err.Error(), "reserve") {
+			t.Errorf("%s: %v", word, err)
+		}
+		_, plain := conn.Exec(t.Context(), fmt.Sprintf(`create schema %[1]s create table t (n integer);
+			create function %[1]s.f() returns bigint language sql as 'select count(*) from %[1]s.t'; select %[1]s.f() from %[1]s.t`, word))
+		if (err == nil) != (plain == nil) {
+			t.Errorf("%s: refused: %v, the server: %v", word, err, plain)
+		}
+	}
+	if taken < 100 {
+		t.Errorf("of the words only %d are taken", taken)
+	}
+}
+
+// Promise: where something of the application's has a name that Keyline needs, nothing at all is written.
+func TestUpIntoASchemaWithTablesOfTheseNamesWritesNothing(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]string{
+		"a table":    "create table crm.meta (k text)",
+		"a view":     "create view crm.events as select 1 as n",
+		"a sequence": "create sequence crm.tokens",
+		"a function": "create function crm.append(text) returns text language sql as 'select $1'",
+		"a type":     "create type crm.records as (n integer)",
+		// What an attempt of before has left.
+		"a table, beside an empty version": "create table crm.meta (k text); create table crm.schema_version (version int4 not null); insert into crm.schema_version values (0)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := testdb.NewEmpty(t).Connect()
+			exec(t, conn, "create schema crm; create table crm.activities (id integer); "+own)
+			const all = `select array_agg(c.relname order by c.relname) from pg_class c where c.relnamespace = 'crm'::regnamespace`
+			before := scalar[[]string](t, conn, all)
+			_, _, err := migrations.Up(t.Context(), conn, "crm")
+			if !errors.Is(err, migrations.ErrTaken) || !strings.Contains(err.Error(), "crm.") || strings.Contains(err.Error(), "activities") {
+				t.Errorf("%v", err)
+			}
+			if after := scalar[[]string](t, conn, all); !slices.Equal(after, before) {
+				t.Errorf("there is %v, there was %v", after, before)
+			}
+		})
+	}
+	conn := testdb.NewEmpty(t).Connect()
+	exec(t, conn, "create schema crm; create table crm.activities (id integer)")
+	up(t, conn, "crm")
+	up(t, conn, "crm")
 }
 
 // For those who let nothing but themselves change a schema.

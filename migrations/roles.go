@@ -14,7 +14,7 @@ import (
 var rolesText string
 
 // RolesSQL returns the SQL that makes an installation's roles and grants each what
-// it needs and nothing else: SCHEMA_producer, SCHEMA_worker, SCHEMA_operator and SCHEMA_reader.
+// it needs and nothing else: SCHEMA_producer, SCHEMA_worker, SCHEMA_operator, SCHEMA_reader and SCHEMA_admin.
 func RolesSQL(schema string) (string, error) {
 	if err := CheckSchemaName(schema); err != nil {
 		return "", err

@@ -18,11 +18,11 @@ type Status struct {
 }
 
 // Fit returns an error that says what to do where this binary cannot work on the
-// schema: it is not installed, older, or newer and serves this binary no more (ErrNewer).
+// schema: it is not installed (ErrNotInstalled), older, or newer and serves this binary no more (ErrNewer).
 func (s Status) Fit() error {
 	switch {
 	case s.Current == 0:
-		return fmt.Errorf("schema %s is not installed in this database: run `keyline migrate up`", s.Schema)
+		return fmt.Errorf("schema %s is %w", s.Schema, ErrNotInstalled)
 	case s.Current < s.Latest:
 		return fmt.Errorf("schema %s is at version %d, this binary needs %d: run `keyline migrate up`", s.Schema, s.Current, s.Latest)
 	case s.Oldest > s.Latest:

@@ -35,15 +35,20 @@ func alone(ctx context.Context, conn *pgx.Conn, list []*migrate.Migration, schem
 	if len(found) == 0 {
 		return nil
 	}
+	return fmt.Errorf("%w: %s: move or drop it first", ErrInUse, few(found))
+}
+
+// few names what was found, or the first of it.
+func few(found []string) string {
 	if n := len(found); n > mostStrangers {
 		found = append(found[:mostStrangers], fmt.Sprintf("and %d more", n-mostStrangers))
 	}
-	return fmt.Errorf("%w: %s: move or drop it first", ErrInUse, strings.Join(found, ", "))
+	return strings.Join(found, ", ")
 }
 
 // made are the names of what the migrations make: all that their SQL names in the schema.
 func made(list []*migrate.Migration, schema string) []string {
-	names := []string{"schema_version"}
+	names := []string{versionName}
 	of := regexp.MustCompile(`\b` + regexp.QuoteMeta(schema) + `\.([a-z_][a-z0-9_]*)`)
 	for _, m := range list {
 		for _, match := range of.FindAllStringSubmatch(m.UpSQL, -1) {

@@ -1,5 +1,5 @@
 -- What a schema ($1) holds beside the names that migrations make ($2), and what outside of it depends on it. Each is
--- described as PostgreSQL describes it to the one who asks.
+-- described as PostgreSQL describes it to the one who asks. That an outbox forwards into it, PostgreSQL does not know.
 with
 inside as (
   -- What belongs to something else (a table's row type, an index, an identity's sequence) goes with that.
@@ -44,4 +44,8 @@ select pg_catalog.pg_describe_object(class, object, 0) from inside where name <>
 union
 select pg_catalog.pg_describe_object(classid, objid, objsubid) from outside
 where namespace <> $1::text::regnamespace and namespace <> 'pg_toast'::regnamespace
+union
+select pg_catalog.pg_describe_object(t.tableoid, t.oid, 0) || ', which appends (`keyline outbox back` ends that)'
+from pg_catalog.pg_trigger t join pg_catalog.pg_proc p on p.oid = t.tgfoid
+where t.tgname = 'zz_keyline_3_forward' and p.prosrc ~ ('\m' || $1 || '\.append\(')
 order by 1

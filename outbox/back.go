@@ -38,7 +38,7 @@ const undeliveredLimit = 1000
 
 // Back gives the table back to its old drainer: rows that are inserted from then on wait for it. Events that Keyline has stay Keyline's. So that
 // the old drainer does not overtake them, it waits, with writers waiting for a moment at a time, until every record of theirs
-// is delivered. ErrConflict: Keyline does not drain. ErrUnavailable: records have undelivered events; nothing was changed.
+// is delivered, and no consumer is being started at older events. ErrConflict: Keyline does not drain. ErrUnavailable: records have undelivered events; nothing was changed.
 func (o *Outbox) Back(ctx context.Context, by By, opts BackOptions) (Returned, error) {
 	if opts.Settle <= 0 {
 		opts.Settle = 2 * time.Second
@@ -71,6 +71,13 @@ func (o *Outbox) Back(ctx context.Context, by By, opts BackOptions) (Returned, e
 				pending = true
 				return unavailable(nil, "%d records have events of %s that Keyline has not delivered, which the old drainer could overtake: "+
 					"let workers run, or go back with force; nothing was changed", r.Undelivered.Records, t.name())
+			}
+			if name, err := o.beginning(ctx, a.tx); err != nil {
+				return err
+			} else if name != "" && !opts.Force {
+				pending = true
+				return unavailable(nil, "consumer %s begins with older events, and it is not known yet with which: "+
+					"let workers run, or go back with force; nothing was changed", name)
 			}
 			if err := a.run(ctx, st.render("back")); err != nil {
 				return err
@@ -105,6 +112,13 @@ func (o *Outbox) settled(ctx context.Context, a *attempt, t *table, st *statemen
 			return u, err
 		}
 	}
+}
+
+// beginning is a consumer of which it is still being written down where it begins on each record, "" where there is none: what it
+// has not got cannot be counted.
+func (o *Outbox) beginning(ctx context.Context, q querier) (name string, err error) {
+	err = q.QueryRow(ctx, `select coalesce(min(c.name), '') from `+o.schema+`.consumers c where c.status = 'backfilling'`).Scan(&name)
+	return name, failed("look for consumers that begin", err)
 }
 
 func (o *Outbox) undelivered(ctx context.Context, q querier, t *table, st *statement) (Undelivered, error) {

@@ -59,6 +59,7 @@ func (o *Outbox) Backfill(ctx context.Context, by By, opts BackfillOptions) (Bac
 			if err := a.tx.QueryRow(ctx, st.render("backfill"), opts.Chunk, before).Scan(&n, &last); err != nil {
 				return failed("fill in keys", err)
 			}
+			a.o.reached("filled")
 			if n > 0 && done.Rows > 0 {
 				return nil
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
+	"github.com/keylinehq/keyline/migrations"
 	"github.com/keylinehq/keyline/outbox"
 )
 
@@ -604,4 +605,36 @@ func TestTheSQLThatIsShownIsTheSQLThatRuns(t *testing.T) {
 	r.exec(oldInsert, "7", 2)
 	wantList(t, "stream", r.stream("activity:7"), "1", "2")
 	want(t, "audit", r.number(`select count(*) from keyline.audit`), 0)
+}
+
+// Nobody takes Keyline away from under a table that forwards; and where somebody does it by force, inserts fail and say why. After the
+// way back they need nothing of Keyline's.
+func TestATableThatForwardsKeepsKeylinesSchema(t *testing.T) {
+	r := prepared(t)
+	r.cutover()
+	down := func() error { return migrations.To(r.Context(), r.conn(), r.db.Schema, 0) }
+	if err := down(); !errors.Is(err, migrations.ErrInUse) || !strings.Contains(err.Error(), "on table outbox") {
+		t.Fatalf("the way down says %v", err)
+	}
+	r.exec(oldInsert, "a", 1)
+	wantList(t, "stream", r.stream("activity:a"), "1")
+	tx, err := r.conn().Begin(r.Context())
+	if err == nil {
+		_, err = tx.Exec(r.Context(), `drop schema `+r.db.Schema+` cascade`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = tx.Exec(r.Context(), oldInsert, "a", 2); err == nil || !strings.Contains(err.Error(), r.db.Schema) {
+		t.Errorf("an insert without Keyline: %v", err)
+	}
+	if err := tx.Rollback(r.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.back(true)
+	if err := down(); err != nil {
+		t.Fatal(err)
+	}
+	r.exec(oldInsert, "a", 3)
+	want(t, "rows that wait", r.number(`select count(*) from outbox where processed_at is null`), 1)
 }

@@ -19,6 +19,8 @@ type Outbox struct {
 	schema string // Keyline's
 	name   string // as it was given
 	clock  clock.Clock
+	// believed is how long the server believes in this client while it says nothing in the middle of a transaction.
+	believed time.Duration
 	// reached is told of each step inside a transaction; tests stop there.
 	reached func(step string)
 }
@@ -36,7 +38,7 @@ func Open(conn *pgx.Conn, schema, tableName string) (*Outbox, error) {
 	if tableName == "" {
 		return nil, invalid("no table was named")
 	}
-	return &Outbox{conn: conn, schema: schema, name: tableName, clock: clock.Real(), reached: func(string) {}}, nil
+	return &Outbox{conn: conn, schema: schema, name: tableName, clock: clock.Real(), believed: frozen, reached: func(string) {}}, nil
 }
 
 // By is who does something to an outbox, and why: for the audit, in the same transaction.

@@ -64,6 +64,7 @@ func (o *Outbox) Prepare(ctx context.Context, s Settings, by By, opts PrepareOpt
 				return err
 			}
 		}
+		a.o.reached("prepared")
 		if t, err = o.read(ctx, a.tx, st.Table); err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func (o *Outbox) try(ctx context.Context, p Patience, until time.Duration, f fun
 	a := &attempt{o: o, tx: tx, p: p, until: until}
 	// row_security off: a policy that would hide rows is an error, not rows that are left behind.
 	if err := a.run(ctx, fmt.Sprintf(`set local row_security = off; set local statement_timeout = 0;
-		set local idle_in_transaction_session_timeout = %d`, (frozen+p.Pause).Milliseconds())); err != nil {
+		set local idle_in_transaction_session_timeout = %d`, (o.believed+p.Pause).Milliseconds())); err != nil {
 		return err
 	}
 	if err := a.lockTimeout(ctx, a.remaining()); err != nil {

@@ -38,7 +38,7 @@ func (s *Store) armConfig(cfg Config) (*pgx.ConnConfig, error) {
 			return nil, fmt.Errorf("listen url: %w", err)
 		}
 	}
-	arm.RuntimeParams["application_name"] = s.applicationName()
+	s.ours(arm)
 	arm.DefaultQueryExecMode = pgx.QueryExecModeExec
 	// A request that is given up is cancelled on the server; the session stays.
 	arm.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/internal/testdb"
 	"github.com/keylinehq/keyline/keylinetype"
 )
 
@@ -252,6 +253,39 @@ func TestPingSeesThatThoseWhoNotifyStandInLine(t *testing.T) {
 		var err error
 		if crowded, err = a.Ping(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Promise: a worker is not kept awake by what others notify in databases of their own, on the same server.
+func TestPingSeesNoCrowdOfAnotherDatabase(t *testing.T) {
+	r, other := newRig(t), testdb.NewEmpty(t).Pool()
+	a := r.newArming()
+	if err := a.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	defer stop()
+	for range 8 {
+		senders.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := other.Exec(ctx, "select pg_notify('crowd', '')"); err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	const others = `select exists (select from pg_locks l join pg_stat_activity s using (pid) join pg_database d on d.oid = s.datid
+		where l.locktype = 'object' and l.database = 0 and l.objid = 0 and not l.granted and d.datname = $1)`
+	for seen := 0; seen < 20; {
+		if crowded, err := a.Ping(t.Context()); err != nil || crowded {
+			t.Fatalf("others notify: %v, %v", crowded, err)
+		}
+		if get[bool](r, others, other.Config().ConnConfig.Database) {
+			seen++
 		}
 	}
 }

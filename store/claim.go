@@ -135,16 +135,20 @@ func (c *claiming) scan(rows pgx.Rows) error {
 	return nil
 }
 
-// ClaimRecord implements core.Deliveries: the claim, its commit, and then the load, sent together.
+// ClaimRecord implements core.Deliveries: the claim, its commit, and then the
+// read, sent together. A record with more than its events is for Load to read.
 func (s *Store) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int) ([]core.Claim, []core.Loaded, error) {
-	var c claiming
-	committed := false
-	l := newLoading(1)
-	var b pgx.Batch
+	var (
+		c               claiming
+		most            = s.ahead.most(limit)
+		l               = newLoading(1, limit, most)
+		committed, rare bool
+		b               pgx.Batch
+	)
 	b.Queue("begin isolation level read committed")
 	b.Queue(s.q("claim"), c.arguments(r, time.Time{})...).Query(each(c.scan))
 	b.Queue("commit").Exec(func(pgconn.CommandTag) error { committed = true; return nil })
-	s.queueRead(&b, func(b *pgx.Batch) { l.queue(s, b, []int64{r.Record}, []int64{claimedNow}, r.Worker, limit) })
+	b.Queue(s.q("load_record"), r.Worker, r.Record, most).Query(each(func(rows pgx.Rows) error { return l.record(rows, &rare) }))
 	s.calls.claims.Add(1)
 	conn, err := s.hot.Acquire(ctx)
 	if err != nil {
@@ -162,14 +166,18 @@ func (s *Store) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int)
 	if len(c.claims) == 0 {
 		return nil, nil, nil // what was read, if anything, this worker had before
 	}
+	if rare {
+		return c.claims, nil, nil
+	}
+	s.ahead.read(l.dropped)
 	l.order()
-	return c.claims, l.loaded, nil
+	return c.claims, s.sound(l.loaded), nil
 }
 
 // NextDue implements core.Deliveries.
 func (s *Store) NextDue(ctx context.Context, hosted []int32) (time.Duration, bool, error) {
 	var micros *int64
-	if err := s.hot.QueryRow(ctx, s.q("next_due"), hosted).Scan(&micros); err != nil {
+	if err := s.lookUp(ctx, "next_due", []any{hosted}, &micros); err != nil {
 		return 0, false, translate("next due", err)
 	}
 	if micros == nil {
@@ -184,24 +192,20 @@ func (s *Store) News(ctx context.Context, records []int64) (int64, []core.News, 
 		epoch int64
 		news  []core.News
 	)
-	rows, err := s.hot.Query(ctx, s.q("news"), records)
-	if err != nil {
-		return 0, nil, translate("news", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var (
-			n      core.News
-			record *int64
-			head   *int64
-		)
-		if err := rows.Scan(&epoch, &record, &head, &n.Pending); err != nil {
-			return 0, nil, translate("news", err)
-		}
-		if record != nil && head != nil {
-			n.Record, n.Head = *record, *head
-			news = append(news, n)
-		}
-	}
-	return epoch, news, translate("news", rows.Err())
+	err := s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.q("news"), records).Query(each(func(rows pgx.Rows) error {
+			var (
+				n      core.News
+				record *int64
+				head   *int64
+			)
+			err := rows.Scan(&epoch, &record, &head, &n.Pending)
+			if record != nil && head != nil {
+				n.Record, n.Head = *record, *head
+				news = append(news, n)
+			}
+			return err
+		}))
+	})
+	return epoch, news, translate("news", err)
 }

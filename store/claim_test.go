@@ -184,6 +184,35 @@ func TestAfterAFailoverEveryWorkerJoinsAnewAndTokensJump(t *testing.T) {
 	}
 }
 
+// Promise: what a worker has from before a failover is not written down, be its claims among what was not lost: it may be about events
+// that are, whose seqs others get. It reads the registry anew, whatever became of that, and its consumers are there again.
+func TestNothingFromBeforeAFailoverIsWritten(t *testing.T) {
+	x := newTxRig(t)
+	r := x.rig
+	plain := r.register(definition("plain"))
+	l := r.load(r.claimOne(r.append("s", "t", "t")))
+	epoch := r.epoch()
+	r.exec("create or replace function keyline.timeline() returns integer language sql return 2")
+	f := core.Flush{Record: l.Record, Token: l.Token, Head: 9, Cursor: 9, Upserts: []core.Checkpoint{{Consumer: plain, Seq: 9, State: core.Ready}}}
+	if res := r.flush1(f); res.Status != core.FlushFenced {
+		t.Errorf("a flush: %+v", res)
+	}
+	if b := r.box(l.Record); b.cursor != 0 || b.claimedBy != r.me {
+		t.Errorf("it was written: %+v", b)
+	}
+	if out := x.run(effect(1)); !out.Fenced || x.effects() != 0 {
+		t.Errorf("HandleTx: %+v, %d effects", out, x.effects())
+	}
+	r.exec("delete from keyline.consumers where name = 'plain'") // its registration was among what was lost
+	r.join("again")
+	if now := r.epoch(); now < epoch+1_000_000 {
+		t.Errorf("the epoch is %d, and was %d: one that was seen could come again", now, epoch)
+	}
+	if n := get[int64](r, "select count(*) from keyline.consumers where name = 'plain'"); n != 1 {
+		t.Error("its consumer is not there again")
+	}
+}
+
 func TestTheLowerBoundNeverHidesWork(t *testing.T) {
 	fake := clock.NewFake(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	r := newRig(t, func(c *Config) { c.Clock = fake })

@@ -33,7 +33,7 @@ func TestACommandIsWrittenWithItsAuditAndItsRecordIsDue(t *testing.T) {
 		t.Fatalf("%+v", l.Commands)
 	}
 	awaited := background(func() error {
-		out, err := r.AwaitCommand(t.Context(), cmd)
+		out, err := r.operate().Await(t.Context(), cmd)
 		if err == nil && (out.ID != cmd || out.Done || out.Detail != "nothing to do") {
 			t.Errorf("%+v", out)
 		}
@@ -61,7 +61,7 @@ func TestACommandThatArrivesWhileARecordIsClaimedIsSeenBeforeItEnds(t *testing.T
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := r.AwaitCommand(ctx, cmd); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := r.operate().Await(ctx, cmd); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nobody has applied it: %v", err)
 	}
 	// Given up without a look: whoever claims next finds it.
@@ -85,14 +85,14 @@ func TestCommandsThatCannotBeAreRefused(t *testing.T) {
 		"unknown kind":   {core.Command{Record: id, Kind: "dance", Actor: "op"}, keylinetype.ErrInvalid},
 		"no dead letter": {core.Command{Record: id, Kind: core.CommandRetryDead, Actor: "op"}, keylinetype.ErrInvalid},
 	} {
-		if _, err := r.Command(t.Context(), tc.c, "r"); !errors.Is(err, tc.want) {
+		if _, err := r.operate().Give(t.Context(), tc.c, "r"); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if n := get[int64](r, "select (select count(*) from keyline.commands) + (select count(*) from keyline.audit)"); n != 0 {
 		t.Errorf("%d rows were written", n)
 	}
-	if _, err := r.AwaitCommand(t.Context(), 12345); !errors.Is(err, keylinetype.ErrNotFound) {
+	if _, err := r.operate().Await(t.Context(), 12345); !errors.Is(err, keylinetype.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 }
@@ -111,8 +111,7 @@ func TestFindsWhatThereIsAndSaysWhatThereIsNot(t *testing.T) {
 	_, a := r.FindConsumer(t.Context(), "x")
 	_, b := r.FindEvent(t.Context(), uuid.New())
 	_, d := r.FindRecord(t.Context(), keylinetype.Key{Tenant: "other", Record: "r"})
-	_, e := r.DeadLetter(t.Context(), 1)
-	for i, err := range []error{a, b, d, e} {
+	for i, err := range []error{a, b, d} {
 		if !errors.Is(err, keylinetype.ErrNotFound) {
 			t.Errorf("%d: %v", i, err)
 		}
@@ -121,14 +120,14 @@ func TestFindsWhatThereIsAndSaysWhatThereIsNot(t *testing.T) {
 
 func TestDeadLettersAreListedByWhateverIsAsked(t *testing.T) {
 	r := newRig(t)
-	c, d := r.register(definition("c"), definition("d")), int32(0)
-	d, _ = r.FindConsumer(t.Context(), "d")
-	id, other := r.append("r", "t", "t", "t"), r.append("other")
+	r.register(definition("c"), definition("d"))
+	r.append("r", "t", "t", "t")
+	r.append("other")
 	r.exec(`insert into keyline.dead_letters (record_id, seq, consumer_id, event_id, attempt, reason, error_code, first_failed_at, failed_at, status, resolved_at, resolved_by)
 		select e.record_id, e.seq, c.id, e.id, 4, 'exhausted', 'boom', now(), now(), case when e.seq = 2 then 'resolved' else 'open' end, case when e.seq = 2 then now() end, 'op'
 		from keyline.events e, keyline.consumers c where c.name = 'c' or e.seq = 1 order by e.record_id, e.seq, c.id`)
-	list := func(f DeadLetterFilter) []DeadLetterRow {
-		rows, err := r.DeadLetters(t.Context(), f)
+	page := func(q DeadQuery, below int64, limit int) []DeadLetterRow {
+		rows, err := r.operate().DeadLetters(t.Context(), q, below, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,25 +138,26 @@ func TestDeadLettersAreListedByWhateverIsAsked(t *testing.T) {
 		}
 		return rows
 	}
-	empty, elsewhere := "", "elsewhere"
+	empty, elsewhere, record, other := "", "elsewhere", "r", "other"
 	for name, tc := range map[string]struct {
-		f    DeadLetterFilter
+		q    DeadQuery
 		want int
 	}{
-		"all": {DeadLetterFilter{}, 6}, "consumer": {DeadLetterFilter{Consumer: c}, 4}, "the other": {DeadLetterFilter{Consumer: d}, 2},
-		"record": {DeadLetterFilter{Record: other}, 2}, "status": {DeadLetterFilter{Statuses: []string{"open", "retrying"}}, 5},
-		"tenant": {DeadLetterFilter{Tenant: &empty}, 6}, "another tenant": {DeadLetterFilter{Tenant: &elsewhere}, 0}, "limit": {DeadLetterFilter{Limit: 2}, 2},
+		"all": {DeadQuery{}, 6}, "consumer": {DeadQuery{Consumer: "c"}, 4}, "the other": {DeadQuery{Consumer: "d"}, 2},
+		"record": {DeadQuery{Record: &other}, 2}, "status": {DeadQuery{Statuses: []string{"open", "retrying"}}, 5},
+		"tenant": {DeadQuery{Tenant: &empty}, 6}, "another tenant": {DeadQuery{Tenant: &elsewhere}, 0},
+		"code": {DeadQuery{Code: "boom"}, 6}, "another code": {DeadQuery{Code: "bang"}, 0},
 	} {
-		if got := list(tc.f); len(got) != tc.want {
+		if got := page(tc.q, 0, 0); len(got) != tc.want {
 			t.Errorf("%s: %d rows", name, len(got))
 		}
 	}
-	first := list(DeadLetterFilter{Limit: 4})
-	if rest := list(DeadLetterFilter{Below: first[3].ID}); len(rest) != 2 {
-		t.Errorf("next page: %d rows", len(rest))
+	first := page(DeadQuery{}, 0, 4)
+	if rest := page(DeadQuery{}, first[3].ID, 0); len(first) != 4 || len(rest) != 2 {
+		t.Errorf("pages of %d and %d rows", len(first), len(rest))
 	}
-	got, err := r.DeadLetter(t.Context(), list(DeadLetterFilter{Record: id, Statuses: []string{"resolved"}})[0].ID)
-	if err != nil || got.Key != "r" || got.Seq != 2 || got.Consumer != "c" || got.Type != "t" || got.ResolvedBy != "op" || got.ResolvedAt == nil || got.Reason != "exhausted" {
-		t.Errorf("%+v, %v", got, err)
+	got := page(DeadQuery{Record: &record, Statuses: []string{"resolved"}}, 0, 0)[0]
+	if got.Key != "r" || got.Seq != 2 || got.Consumer != "c" || got.Type != "t" || got.ResolvedBy != "op" || got.ResolvedAt == nil || got.Reason != "exhausted" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -170,7 +170,7 @@ func (l *lane) write(ctx context.Context, batch []pending) {
 				p.answer(core.FlushFenced) // closing: whoever comes next claims and repeats
 			}
 			return
-		case unavailable(err) || transient(err):
+		case unavailable(err) || transient(err) || beside(err):
 			// Whether it was carried out or not: under the token a repetition
 			// changes nothing.
 			l.store.log.Warn("flush is repeated", "error", err, "records", len(batch))
@@ -182,12 +182,19 @@ func (l *lane) write(ctx context.Context, batch []pending) {
 			l.write(ctx, batch[:half])
 			l.write(ctx, batch[half:])
 			return
+		case sqlState(err) == stateCancelled: // by a time limit of the role, or by somebody: it says nothing of the outcome
+			l.store.log.Warn("flush was cancelled, and is repeated", "error", err, "record", batch[0].record)
+			l.later(batch[0], cancelledPause)
+			return
 		default:
 			l.culprit(ctx, batch[0], err)
 			return
 		}
 	}
 }
+
+// cancelledPause is how long an outcome waits whose flush was cancelled, while others are written.
+const cancelledPause = 200 * time.Millisecond
 
 // answer passes the results on; records that somebody had locked go into the
 // next batch. It returns those that were not written because of others in the batch.
@@ -217,7 +224,12 @@ func (l *lane) again(p pending) {
 		l.add(p)
 		return
 	}
-	l.store.clock.AfterFunc(min(time.Duration(p.tries)*time.Millisecond, 50*time.Millisecond), func() { l.add(p) })
+	l.later(p, min(time.Duration(p.tries)*time.Millisecond, 50*time.Millisecond))
+}
+
+// later puts a flush back after a pause.
+func (l *lane) later(p pending, pause time.Duration) {
+	l.store.clock.AfterFunc(pause, func() { l.add(p) })
 }
 
 // culprit books a record's outcomes without their texts, which is what the
@@ -232,8 +244,12 @@ func (l *lane) culprit(ctx context.Context, p pending, cause error) {
 		l.answer([]pending{p}, results)
 		return
 	}
-	if unavailable(err) || transient(err) {
+	switch {
+	case unavailable(err) || transient(err) || beside(err):
 		l.add(p)
+		return
+	case sqlState(err) == stateCancelled:
+		l.later(p, cancelledPause)
 		return
 	}
 	// Not the texts: the claim ends here, its mailbox is found by the orphan search.

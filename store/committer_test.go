@@ -31,6 +31,7 @@ func (r *rig) refusing(states ...string) {
 func TestAFlushThatIsRefusedForNowIsRepeatedAsItIs(t *testing.T) {
 	for name, state := range map[string]string{
 		"deadlock": "40P01", "serialization": "40001", "lock time-out": "55P03", "out of memory": "53200", "shutting down": "57P03", "read only": "25006",
+		"no right": "42501", "no function": "42883", "a plan to be made anew": "0A000", "a time limit": "57014",
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -64,6 +65,20 @@ func TestACulpritThatIsRefusedForNowIsTriedAgain(t *testing.T) {
 	}
 	if n := r.completed(); n != 3 {
 		t.Errorf("3 completions are counted as %d", n)
+	}
+}
+
+// Refused for what it says, then cancelled without it: likewise.
+func TestACulpritThatIsCancelledIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	c := r.register(definition("c"))
+	r.refusing("22000", "57014", "42501")
+	l := r.load(r.claimOne(r.append("r", "t", "t")))
+	if res := r.flush1(everything(l, c)); res.Status != core.FlushKept {
+		t.Errorf("%+v", res)
+	}
+	if n := r.written(); n != 6 {
+		t.Errorf("%d rows", n)
 	}
 }
 
@@ -120,7 +135,7 @@ func TestTextsOfCommandsAndDeadLetterRetriesCannotStopABatch(t *testing.T) {
 	if res := r.flush1(f); res.Status != core.FlushKept || !res.Rewritten {
 		t.Errorf("%+v", res)
 	}
-	if out, err := r.AwaitCommand(t.Context(), cmd); err != nil || !out.Done {
+	if out, err := r.operate().Await(t.Context(), cmd); err != nil || !out.Done {
 		t.Errorf("%+v, %v", out, err)
 	}
 	if status := get[string](r, "select status from keyline.dead_letters"); status != "resolved" {

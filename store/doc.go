@@ -4,6 +4,7 @@
 //
 // A Store has connections of its own, so that a busy application pool cannot
 // starve a worker's heartbeat: one pool for deliveries, one for HandleTx
-// transactions, one for leases. Every session carries the process's instance id in
+// transactions, one for leases and what else is rare (registry changes, metrics),
+// and the arming session. Every session carries the process's instance id in
 // application_name, by which recovery finds the sessions of a lost worker.
 package store

@@ -4,26 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // SQLSTATEs that the store acts on.
 const (
-	stateWorkerNotLive   = "KL020"
-	stateClaimLost       = "KL021"
-	stateNoRecord        = "KL006"
-	stateCheck           = "23514"
-	stateReadOnly        = "25006"
-	stateSerialization   = "40001"
-	stateDeadlock        = "40P01"
-	stateLockTimeout     = "55P03"
-	stateCancelled       = "57014" // a statement timeout, or somebody cancelled it
-	stateTooManyConns    = "53300"
-	classConnection      = "08"
-	classShutdown        = "57P"
-	classOutOfResources  = "53"
-	classTxStateOrServer = "58"
+	stateWorkerNotLive  = "KL020"
+	stateClaimLost      = "KL021"
+	stateNoRecord       = "KL006"
+	stateCheck          = "23514"
+	stateReadOnly       = "25006"
+	stateSilent         = "25P03" // the client said nothing in the middle of a transaction, for longer than it may
+	stateSerialization  = "40001"
+	stateDeadlock       = "40P01"
+	statePrivilege      = "42501"
+	stateLockTimeout    = "55P03"
+	stateCancelled      = "57014" // a statement timeout, or somebody cancelled it
+	classConnection     = "08"
+	classShutdown       = "57P"
+	classOutOfResources = "53" // connections among them
+	classSystem         = "58" // the server's machine: input and output, files
 )
 
 // errUnencodable: the statement was never sent, and never can be.
@@ -74,16 +78,34 @@ func unavailable(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, errUnencodable) {
 		return false
 	}
+	if refused := (*pgconn.ConnectError)(nil); errors.As(err, &refused) {
+		return true // whatever the server has against this connection (a password that was changed), it has not seen the statement
+	}
 	state := sqlState(err)
 	if state == "" {
 		return true // no answer: the connection, a timeout, the pool
 	}
-	for _, class := range []string{classConnection, classShutdown, classOutOfResources, classTxStateOrServer} {
-		if len(state) >= len(class) && state[:len(class)] == class {
+	for _, class := range []string{classConnection, classShutdown, classOutOfResources, classSystem} {
+		if strings.HasPrefix(state, class) {
 			return true
 		}
 	}
-	return state == stateReadOnly
+	return state == stateReadOnly || state == stateSilent
+}
+
+// beside reports whether an error is about what surrounds a statement, and not about what it says: a right, a function or a
+// schema that is not there, as in the middle of an upgrade; a plan that has to be made anew. The same
+// statement can succeed later, and any other would fail alike.
+func beside(err error) bool {
+	state := sqlState(err)
+	if len(state) != 5 {
+		return false
+	}
+	switch state[:2] {
+	case "0A", "0P", "28", "3D", "3F", "42", "55", "F0":
+		return true
+	}
+	return false
 }
 
 // transient reports whether the same statement may simply be sent again: it

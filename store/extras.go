@@ -121,20 +121,13 @@ func (e *extras) deadLetter(d *core.DeadLetter) {
 
 func (e *extras) deadUpdate(d *core.DeadUpdate) {
 	e.DeadUpdates = append(e.DeadUpdates, deadUpdate{d.ID, d.Record, d.Seq, d.Consumer, string(d.Status), d.Attempt, d.Granted, d.Crashes, d.Started,
-		optional(d.DueAt), optionalText(string(d.Reason)), optionalText(d.Code), optionalText(d.Message), d.Actor, d.Note, d.At})
+		optional(d.DueAt), unlessEmpty(string(d.Reason)), unlessEmpty(d.Code), unlessEmpty(d.Message), d.Actor, d.Note, d.At})
 }
 
 func (e *extras) failure(f *core.Failure) {
-	e.Failures = append(e.Failures, failure{f.Record, f.Seq, f.Consumer, f.Attempt, f.At, f.Code, f.Message, optionalText(f.Stack)})
+	e.Failures = append(e.Failures, failure{f.Record, f.Seq, f.Consumer, f.Attempt, f.At, f.Code, f.Message, unlessEmpty(f.Stack)})
 }
 
 func (e *extras) skip(s *core.Skip) {
 	e.Skips = append(e.Skips, skip{s.Record, s.Seq, s.Consumer, s.Attempt, s.Code, s.Reason, s.At})
-}
-
-func optionalText(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }

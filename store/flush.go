@@ -168,11 +168,7 @@ func (a *arguments) checkpoint(record int64, c *core.Checkpoint) {
 	a.cpGranted, a.cpCrashes = append(a.cpGranted, int32(c.Granted)), append(a.cpCrashes, int32(c.Crashes))
 	a.cpNext, a.cpFirst = append(a.cpNext, optional(c.NextAttemptAt)), append(a.cpFirst, optional(c.FirstFailedAt))
 	a.cpLiveFrom = append(a.cpLiveFrom, c.LiveFrom)
-	var code *string
-	if c.ErrorCode != "" {
-		code = &c.ErrorCode
-	}
-	a.cpCode = append(a.cpCode, code)
+	a.cpCode = append(a.cpCode, unlessEmpty(c.ErrorCode))
 	var redeliverTo *int64
 	if c.RedeliverTo != core.RedeliverUnknown {
 		redeliverTo = &c.RedeliverTo

@@ -206,7 +206,7 @@ func TestAPendingCommandKeepsARecordFromSettlingAndBeingHandedBack(t *testing.T)
 	if res := r.flush1(f); res.Status != core.FlushGone {
 		t.Errorf("applied: %+v", res)
 	}
-	if out, err := r.AwaitCommand(t.Context(), id); err != nil || !out.Done || out.Detail != "ok" {
+	if out, err := r.operate().Await(t.Context(), id); err != nil || !out.Done || out.Detail != "ok" {
 		t.Errorf("%+v, %v", out, err)
 	}
 }

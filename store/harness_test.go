@@ -27,6 +27,8 @@ type rig struct {
 	db   *testdb.DB
 	pool *pgxpool.Pool // the application's
 	me   int64         // the store's worker
+	// session is where transactions begin. nil: each in one of its own.
+	session *pgx.Conn
 }
 
 // newRig opens a store that has joined as a worker. change may alter its configuration.
@@ -128,6 +130,23 @@ func (r *rig) appendOn(on execer, key, kind string) {
 
 // named puts the schema's name into a statement.
 func (r *rig) named(sql string) string { return strings.ReplaceAll(sql, "keyline.", r.Schema()+".") }
+
+// operate is what operators have of the same installation.
+func (r *rig) operate() *Operate {
+	r.Helper()
+	o, err := NewOperate(r.pool, r.Schema())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// Command gives a command without a look at what others wait; 0 stands for no consumer and no dead letter.
+func (r *rig) Command(ctx context.Context, c core.Command, target string) (id int64, err error) {
+	err = r.pool.QueryRow(ctx, r.named("select keyline.command($1, $2, nullif($3::integer, 0), $4, nullif($5::bigint, 0), $6, $7, $8)"),
+		c.Record, c.Kind, c.Consumer, c.Seq, c.DeadLetter, c.Actor, c.Reason, target).Scan(&id)
+	return id, translate("command", err)
+}
 
 func (r *rig) record(key string) int64 {
 	r.Helper()

@@ -9,7 +9,8 @@ import (
 
 // How the leader counts what waits of each consumer.
 const (
-	// HealthEvery is how often a worker asks to; another takes over once the leader has not for healthLease.
+	// HealthEvery is how often each worker offers to count. The one that leads does; another takes over
+	// where it has not done so for healthLease.
 	HealthEvery = 10 * time.Second
 	healthLease = 3 * HealthEvery
 	// healthMost is how many records, and rows of a consumer, one count looks at.

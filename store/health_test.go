@@ -1,20 +1,20 @@
 package store
 
 import (
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/keylinetype"
 )
 
 // health reads how a consumer fares.
 func (r *rig) health(consumer string) ConsumerHealth {
 	r.Helper()
-	o, err := NewOperate(r.pool, r.Schema())
-	if err != nil {
-		r.Fatal(err)
-	}
-	list, err := o.Health(r.Context())
+	list, err := r.operate().Health(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -185,6 +185,81 @@ func TestHealthIsCheapHoweverManyRecordsThereAre(t *testing.T) {
 					t.Errorf("%d counts are exact, want %d", exact, want)
 				}
 			})
+		}
+	}
+}
+
+// What waits of a record is looked up once, and not once for each consumer. (Seen: with 300 consumers, most of which nothing
+// concerned, a count took the better part of a minute, and came every ten seconds.)
+func TestHealthReadsEachRecordOnceHoweverManyConsumersThereAre(t *testing.T) {
+	r := newRig(t)
+	const consumers, records = 50, 2_000
+	var defs []Definition
+	for i := range consumers {
+		defs = append(defs, definition("c"+strconv.Itoa(i)))
+	}
+	r.register(defs...)
+	r.sweepAll()
+	if err := r.BareSeed(t.Context(), "r", records, 1); err != nil {
+		t.Fatal(err)
+	}
+	tx := r.begin()
+	defer r.rollbackTx(tx)
+	r.frugal(tx, "keep_health", 4*records, r.me, healthLease.Seconds(), healthMost)
+	var n int
+	if err := tx.QueryRow(t.Context(), r.named("select count(*) from keyline.consumer_backlog where pending = $1 and pending_exact"), records).Scan(&n); err != nil || n != consumers {
+		t.Errorf("%d counts are right: %v", n, err)
+	}
+}
+
+// However consumers stand on records, what is counted is what each of them by itself has before it.
+func TestHealthCountsAsEachConsumerByItself(t *testing.T) {
+	rnd := seeded(t)
+	r := newRig(t)
+	names := []string{"a", "b", "c", "d", "rests", "begins"}
+	for _, name := range names {
+		d := definition(name)
+		if name == "begins" {
+			d.Start = keylinetype.Beginning()
+		}
+		r.register(d)
+	}
+	r.sweepAll()
+	r.exec("update keyline.consumers set status = case name when 'rests' then 'paused' when 'begins' then 'backfilling' else status end")
+	for i := range 60 {
+		record := r.append(keyOf(i), slices.Repeat([]string{"t"}, 1+rnd.IntN(4))...)
+		r.exec("update keyline.records set cursor = floor($2::double precision * (head + 1)) where id = $1", record, rnd.Float64())
+		if rnd.IntN(3) == 0 {
+			r.exec("update keyline.mailboxes m set cursor = r.head from keyline.records r where r.id = m.record_id and r.id = $1", record)
+		}
+		if rnd.IntN(3) == 0 {
+			r.exec("delete from keyline.mailboxes where record_id = $1", record)
+		}
+		for c := range names {
+			// The first has nearly everywhere a row, the second nowhere.
+			if c == 1 || c != 0 && rnd.IntN(2) == 0 || rnd.IntN(20) == 0 {
+				continue
+			}
+			state := []string{"ready", "ready", "backoff", "parked"}[rnd.IntN(4)]
+			r.exec(`insert into keyline.checkpoints (record_id, consumer_id, seq, state, attempt, next_attempt_at)
+				select id, $2::integer, floor($4::double precision * (head + 1)), $3::text, 1, case when $3::text = 'backoff' then now() end from keyline.records where id = $1`,
+				record, c+1, state, rnd.Float64())
+		}
+	}
+	r.wantTerm(r.me, 1)
+	for _, name := range names {
+		h := r.health(name)
+		want := get[string](r, `select format('%s events, %s in backoff, the oldest of %s', coalesce(sum(x.n), 0), count(*) filter (where x.state = 'backoff'), min(x.created_at))
+			from keyline.consumers c left join lateral (
+				select p.head - e.seq + 1 as n, p.state, e.created_at
+				from keyline.positions p
+				left join keyline.checkpoints k on k.record_id = p.record_id and k.consumer_id = p.consumer_id
+				cross join lateral (select e.seq, e.created_at from keyline.events e where e.record_id = p.record_id and e.seq > p.seq order by e.seq limit 1) e
+				where p.consumer_id = c.id and (exists (select from keyline.mailboxes m where m.record_id = p.record_id) or k.seq is not null and (c.status <> 'active' or k.state = 'parked'))
+			) x on true where c.name = $1`, name)
+		got := get[string](r, "select format('%s events, %s in backoff, the oldest of %s', $1::bigint, $2::bigint, $3::timestamptz)", h.Pending, h.Retrying, h.OldestAt)
+		if got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }

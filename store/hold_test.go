@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -87,5 +88,42 @@ func TestAClaimByNameDoesNotMoveTheLowerBound(t *testing.T) {
 	}
 	if !slices.ContainsFunc(got, func(c core.Claim) bool { return c.Record == early }) {
 		t.Errorf("claimed %v, and not %d, which was due first", got, early)
+	}
+}
+
+// Promise: the server's timeline is asked for once in a session; that it could not be told is not remembered, as a
+// standby tells it after its promotion.
+func TestASessionRemembersTheTimelineButNotThatThereWasNone(t *testing.T) {
+	r := newRig(t)
+	want := get[int64](r, "select timeline_id from pg_control_checkpoint()")
+	conn := r.db.Connect()
+	read := func() (n int64) {
+		if err := conn.QueryRow(t.Context(), "select keyline.timeline()").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	role := "keyline_unprivileged_" + r.db.Name
+	r.exec("create role " + role)
+	t.Cleanup(func() {
+		if _, err := r.pool.Exec(context.Background(), "drop owned by "+role+"; drop role "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	r.exec("grant usage on schema keyline to " + role)
+	r.exec("revoke execute on function pg_walfile_name from public")
+	if _, err := conn.Exec(t.Context(), "set role "+role); err != nil {
+		t.Fatal(err)
+	}
+	if n := read(); n != 0 {
+		t.Errorf("not told, it is %d", n)
+	}
+	r.exec("grant execute on function pg_walfile_name to public")
+	if n := read(); n != want {
+		t.Errorf("told, it is %d, want %d", n, want)
+	}
+	r.exec("revoke execute on function pg_walfile_name from public")
+	if n := read(); n != want {
+		t.Errorf("told before, it is %d, want %d", n, want)
 	}
 }

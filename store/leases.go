@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,11 +14,15 @@ import (
 	"github.com/keylinehq/keyline/migrations"
 )
 
-// Join implements core.Leases. After a fence it first ends what the sessions of
-// before may still hold.
+// Join implements core.Leases. After a fence it first ends what earlier sessions of this process
+// may still hold. The consumers that it publishes, by which operators and alarms go, are those of w until
+// the registry has been read; from then on those that the registry lets this process host.
 func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 	var id int64
-	consumers := w.Consumer
+	consumers := w.Consumers
+	if h := s.hosts.Load(); h != nil {
+		consumers = h.names
+	}
 	if consumers == nil {
 		consumers = []string{}
 	}
@@ -27,15 +32,36 @@ func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 		}
 		s.endSessions.Store(false)
 	}
+	if err := s.makeUp(ctx); err != nil {
+		return 0, fmt.Errorf("join: %w", err)
+	}
+	if err := s.lease.QueryRow(ctx, s.q("join"), w.Name, s.instance, w.Host, w.PID, w.Lease, consumers).Scan(&id); err != nil {
+		return 0, translate("join", err)
+	}
+	s.joined.Store(true)
+	return id, nil
+}
+
+// makeUp makes up for what may have been lost with a failover since the last Join: tokens, epochs, and what this process has registered.
+func (s *Store) makeUp(ctx context.Context) error {
 	var jumped bool
 	if err := s.lease.QueryRow(ctx, s.q("keep_timeline")).Scan(&jumped); err != nil {
-		return 0, translate("join: look at the timeline", err)
+		return translate("look at the timeline", err)
 	}
 	if jumped {
-		s.log.Warn("the database is on another timeline, as after a failover: the last commits may be lost; tokens go on far beyond")
+		s.log.Warn("the database is on another timeline, as after a failover: the last commits may be lost; tokens and epochs go on far beyond")
 	}
-	err := s.lease.QueryRow(ctx, s.q("join"), w.Name, s.instance, w.Host, w.PID, w.Lease, consumers).Scan(&id)
-	return id, translate("join", err)
+	defs := s.defined.Load()
+	if !s.joined.Load() || defs == nil {
+		return nil
+	}
+	err := s.Register(ctx, *defs, "")
+	if errors.Is(err, keylinetype.ErrConflict) {
+		// Somebody else has registered another definition meanwhile. The others are not to wait for that.
+		s.log.Error("the consumers of this process cannot be registered again; it runs those that still are", "error", err)
+		return nil
+	}
+	return err
 }
 
 // Renew implements core.Leases. It also takes a reading of the database's clock, and looks whether the schema still
@@ -50,8 +76,12 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	var live bool
 	var now time.Time
 	schema := migrations.Status{Schema: s.schema, Latest: s.level}
+	var consumers []string // nil: those that Join has published stay
+	if h := s.hosts.Load(); h != nil {
+		consumers = h.names
+	}
 	before := s.clock.Mono()
-	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state), s.instance}, one(&live, &now, &schema.Current, &schema.Oldest)); err != nil {
+	if err := autocommit(ctx, s.lease, s.q("renew"), []any{worker, string(state), s.instance, consumers}, one(&live, &now, &schema.Current, &schema.Oldest)); err != nil {
 		return translate("renew", err)
 	}
 	s.clock.read(now, before, s.clock.Mono())
@@ -70,13 +100,17 @@ func (s *Store) Renew(ctx context.Context, worker int64, state []byte) error {
 	return nil
 }
 
-// Unserved has an error, which says what to do, once a renewal has found that somebody migrated the schema to a version
-// on which this binary cannot work. The lease is renewed all the same, for what the worker has yet to end.
+// Unserved delivers one error, which says what to do, when a renewal has found that somebody migrated the schema to a
+// version on which this binary cannot work. The lease is renewed all the same, so that the worker can end what it runs.
 func (s *Store) Unserved() <-chan error { return s.unserved }
 
 // Beats implements core.Leases.
 func (s *Store) Beats(ctx context.Context) ([]core.Beat, error) {
-	rows, err := s.lease.Query(ctx, s.q("beats"))
+	return s.beats(ctx, s.lease)
+}
+
+func (s *Store) beats(ctx context.Context, on queryer) ([]core.Beat, error) {
+	rows, err := on.Query(ctx, s.q("beats"), planAnew)
 	if err != nil {
 		return nil, translate("read beats", err)
 	}

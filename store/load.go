@@ -27,8 +27,8 @@ func (t pgtypeTime) finite() time.Time {
 }
 
 // Load implements core.Deliveries. It runs after the claim has committed, as
-// one pipelined round trip without locks; the claim keeps everybody else from
-// changing what it reads, but for sweeps, which a flush finds out by the registry's epoch.
+// one pipelined round trip without locks (two, where a consumer stands elsewhere than the record's cursor); the claim keeps everybody
+// else from changing what it reads, but for sweeps, which a flush finds out by the registry's epoch.
 func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.Loaded, error) {
 	if len(requests) == 0 {
 		return nil, nil
@@ -37,56 +37,68 @@ func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.L
 	for i, r := range requests {
 		ids[i], tokens[i], limit = r.Record, r.Token, max(limit, r.Limit)
 	}
-	l := newLoading(len(requests))
+	asked := limit
+	limit = s.ahead.most(limit)
+	l := newLoading(len(requests), asked, limit)
 	s.calls.loads.Add(1)
-	err := s.read(ctx, func(b *pgx.Batch) { l.queue(s, b, ids, tokens, 0, limit) })
+	err := s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.q("load_records"), ids, tokens, limit).Query(each(func(rows pgx.Rows) error { return l.record(rows) }))
+		b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
+		b.Queue(s.q("load_commands"), ids).Query(each(l.command))
+		b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
+	})
+	if behind := l.elsewhere(); err == nil && len(behind) > 0 {
+		err = s.read(ctx, func(b *pgx.Batch) { b.Queue(s.q("load_behind"), behind, limit).Query(each(l.behind)) })
+	}
 	if err != nil {
 		return nil, translate("load", err)
 	}
+	s.ahead.read(l.dropped)
 	l.order()
-	return l.loaded, nil
+	return s.sound(l.loaded), nil
 }
 
-// read runs statements that look records up, in one round trip, with plans
-// that do not depend on statistics.
-func (s *Store) read(ctx context.Context, queue func(*pgx.Batch)) error {
-	var b pgx.Batch
-	s.queueRead(&b, queue)
-	conn, err := s.hot.Acquire(ctx)
-	if err != nil {
-		return err
+// sound leaves out records whose position is beyond their stream, as after a restore that was not whole: events that are
+// appended until it is reached would be passed over without a word. Their claims have no holder then, and come again.
+func (s *Store) sound(loaded []core.Loaded) []core.Loaded {
+	beyond := func(l core.Loaded) bool { return l.Base > l.Head }
+	i := slices.IndexFunc(loaded, beyond)
+	if i < 0 {
+		return loaded
 	}
-	defer conn.Release()
-	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
-		return errors.Join(err, rollback(ctx, conn))
-	}
-	return nil
-}
-
-func (s *Store) queueRead(b *pgx.Batch, queue func(*pgx.Batch)) {
-	b.Queue("begin isolation level read committed read only")
-	b.Queue(s.q("load_pin"))
-	queue(b)
-	b.Queue("commit")
+	all, first := len(loaded), loaded[i]
+	loaded = slices.DeleteFunc(loaded, beyond)
+	s.log.Error("records have a position beyond their last event, and are not delivered: `keyline verify` lists them",
+		"records", all-len(loaded), "record", first.Record, "position", first.Base, "head", first.Head)
+	return loaded
 }
 
 // LoadEvents implements core.Deliveries.
 func (s *Store) LoadEvents(ctx context.Context, ranges []core.EventRange) ([]core.Event, error) {
 	ids, froms, limits := make([]int64, len(ranges)), make([]int64, len(ranges)), make([]int32, len(ranges))
+	rations, dropped := make(map[position]*ration, len(ranges)), 0
 	for i, r := range ranges {
-		ids[i], froms[i], limits[i] = r.Record, r.From, int32(r.Limit)
+		most := s.ahead.most(r.Limit)
+		ids[i], froms[i], limits[i] = r.Record, r.From, int32(most)
+		rations[position{r.Record, r.From}] = &ration{limit: most, asked: r.Limit}
 	}
 	var events []core.Event
 	err := s.read(ctx, func(b *pgx.Batch) {
 		b.Queue(s.q("load_range"), ids, froms, limits).Query(each(func(rows pgx.Rows) error {
 			var e core.Event
-			if err := scanEvent(rows, &e, &e.Tenant, &e.Event.Key.Record); err != nil {
+			var from int64
+			if err := scanEvent(rows, &e, &e.Tenant, &e.Event.Key.Record, &from); err != nil {
 				return err
 			}
-			events = append(events, e)
+			if !rations[position{e.Record, from}].take(&events, e) {
+				dropped++
+			}
 			return nil
 		}))
 	})
+	if err == nil {
+		s.ahead.read(dropped)
+	}
 	return events, translate("load events", err)
 }
 
@@ -108,26 +120,20 @@ type loading struct {
 	place  map[int64]int
 	loaded []core.Loaded
 	row    recordRow
+
+	asked, limit int                  // of events above each position: what was asked for, and what is read
+	bases        []ration             // of the events above the base, by place
+	rows         map[position]*ration // of those above rows
+	dropped      int
 }
 
-func newLoading(records int) *loading {
-	return &loading{place: make(map[int64]int, records), loaded: make([]core.Loaded, 0, records)}
+func newLoading(records, asked, limit int) *loading {
+	return &loading{place: make(map[int64]int, records), loaded: make([]core.Loaded, 0, records), asked: asked, limit: limit,
+		bases: make([]ration, 0, records)}
 }
 
-// claimedNow stands for a token that is not known yet: what the worker has claimed is read.
-const claimedNow = 0
-
-// queue asks for the records that have these tokens, or, for claimedNow, that worker has claimed.
-func (l *loading) queue(s *Store, b *pgx.Batch, ids, tokens []int64, worker int64, limit int) {
-	b.Queue(s.q("load_records"), ids, tokens, limit, worker).Query(each(l.record))
-	b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
-	b.Queue(s.q("load_commands"), ids).Query(each(l.command))
-	b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
-	b.Queue(s.q("load_behind"), ids, limit).Query(each(l.behind))
-}
-
-// recordRow is where the rows of load_records are read into, one after the
-// other: they are most of what is read.
+// recordRow is what the rows of load_records are read into, one after the
+// other, without allocations: they are most of what is read.
 type recordRow struct {
 	record               core.Loaded
 	tenant, key          pgtype.DriverBytes
@@ -142,16 +148,16 @@ type recordRow struct {
 	lastKind, lastTenant string
 }
 
-func (r *recordRow) scan(rows pgx.Rows) error {
+func (r *recordRow) scan(rows pgx.Rows, more []any) error {
 	if r.into == nil {
 		l := &r.record
 		r.into = []any{&l.Record, &l.Token, &l.Crashes, &l.Unclean, &r.tenant, &r.key, &l.Head, &l.Base, &l.Epoch,
 			&r.seq, &r.id, &r.kind, &r.version, &r.payload, &r.headers, &r.occurred, &r.created}
 	}
-	return rows.Scan(r.into...)
+	return rows.Scan(append(r.into, more...)...)
 }
 
-// shared is b as a string: last, if it says the same.
+// shared returns b as a string, without a new one where it says the same as the last.
 func shared(last *string, b []byte) string {
 	if string(b) != *last {
 		*last = string(b)
@@ -167,17 +173,17 @@ func (l *loading) of(record int64) *core.Loaded {
 	return &l.loaded[i]
 }
 
-// record takes a record's row, once for each of its events.
-func (l *loading) record(rows pgx.Rows) error {
+// record takes a record's row, once for each of its events; more are the columns after its own.
+func (l *loading) record(rows pgx.Rows, more ...any) error {
 	r := &l.row
-	if err := r.scan(rows); err != nil {
+	if err := r.scan(rows, more); err != nil {
 		return err
 	}
 	of := l.of(r.record.Record)
 	if of == nil {
 		r.record.Tenant, r.record.Key = shared(&r.lastTenant, r.tenant), string(r.key)
 		l.place[r.record.Record] = len(l.loaded)
-		l.loaded = append(l.loaded, r.record)
+		l.loaded, l.bases = append(l.loaded, r.record), append(l.bases, ration{limit: l.limit, asked: l.asked})
 		of = &l.loaded[len(l.loaded)-1]
 	}
 	if !r.seq.Valid {
@@ -190,7 +196,9 @@ func (l *loading) record(rows pgx.Rows) error {
 	if err := scanHeaders(r.headers, &e.Headers); err != nil {
 		return err
 	}
-	of.Events = append(of.Events, e)
+	if !l.bases[l.place[e.Record]].take(&of.Events, e) {
+		l.dropped++
+	}
 	return nil
 }
 
@@ -241,9 +249,21 @@ func (l *loading) retry(rows pgx.Rows) error {
 	return nil
 }
 
+// elsewhere are the records that have a row from which a consumer may go on, and which is not at the base.
+func (l *loading) elsewhere() (ids []int64) {
+	for i := range l.loaded {
+		r := &l.loaded[i]
+		if slices.ContainsFunc(r.Checkpoints, func(c core.Checkpoint) bool { return c.State != core.Parked && c.Seq != r.Base }) {
+			ids = append(ids, r.Record)
+		}
+	}
+	return ids
+}
+
 func (l *loading) behind(rows pgx.Rows) error {
 	var e core.Event
-	if err := scanEvent(rows, &e); err != nil {
+	var from int64
+	if err := scanEvent(rows, &e, &from); err != nil {
 		return err
 	}
 	r := l.of(e.Record)
@@ -251,17 +271,37 @@ func (l *loading) behind(rows pgx.Rows) error {
 		return nil
 	}
 	e.Tenant, e.Event.Key.Record = r.Tenant, r.Key
-	r.Events = append(r.Events, e)
+	at := position{e.Record, from}
+	if l.rows[at] == nil {
+		if l.rows == nil {
+			l.rows = map[position]*ration{}
+		}
+		l.rows[at] = &ration{limit: l.limit, asked: l.asked}
+	}
+	if !l.rows[at].take(&r.Events, e) {
+		l.dropped++
+	}
 	return nil
 }
 
 // order sorts the events of records that have been read from several
-// positions, whose ranges may overlap.
+// positions, whose ranges may overlap, and commands and retries by age. (In the statements it would be a reason to read another index.)
 func (l *loading) order() {
-	bySeq := func(a, b core.Event) int { return cmp.Compare(a.Seq, b.Seq) }
+	// Of two of one event, the one that is a cut comes first, and stays.
+	bySeq := func(a, b core.Event) int {
+		if c := cmp.Compare(a.Seq, b.Seq); c != 0 || a.Cut == b.Cut {
+			return c
+		}
+		if a.Cut {
+			return -1
+		}
+		return 1
+	}
 	same := func(a, b core.Event) bool { return a.Seq == b.Seq }
 	for i := range l.loaded {
 		r := &l.loaded[i]
+		slices.SortFunc(r.Commands, func(a, b core.Command) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(r.Retries, func(a, b core.DeadRetry) int { return cmp.Compare(a.ID, b.ID) })
 		if len(r.Events) > 1 {
 			slices.SortStableFunc(r.Events, bySeq)
 			r.Events = slices.CompactFunc(r.Events, same)

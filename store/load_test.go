@@ -115,6 +115,87 @@ func TestLoadEventsReadsRangesInOrder(t *testing.T) {
 	}
 }
 
+// Promise: a position beyond the stream passes no event over in silence.
+func TestARecordWhosePositionIsBeyondItsStreamIsNotLoaded(t *testing.T) {
+	r := newRig(t)
+	whole, broken := r.append("whole"), r.append("broken")
+	r.exec("update keyline.mailboxes set cursor = 5 where record_id = $1", broken)
+	loaded, err := r.Load(t.Context(), []core.LoadRequest{{Claim: r.claimOne(broken), Limit: 9}, {Claim: r.claimOne(whole), Limit: 9}})
+	if err != nil || len(loaded) != 1 || loaded[0].Record != whole {
+		t.Errorf("%+v, %v", loaded, err)
+	}
+	r.exec("update keyline.mailboxes set claimed_by = null, claimed_at = null where record_id = $1", broken)
+	claims, loaded, err := r.ClaimRecord(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 1, Record: broken}, 9)
+	if len(claims) != 1 || len(loaded) != 0 || err != nil {
+		t.Errorf("by name: %+v, %+v, %v", claims, loaded, err)
+	}
+}
+
+// shown are events as seqs, those where an answer was cut as negative ones.
+func shown(events []core.Event) (list []int64) {
+	for _, e := range events {
+		n := e.Seq
+		if e.Cut {
+			n = -n
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// Promise: of large events no more are kept than there is room for, at least one above each position, and where more were left out it says so.
+func TestLargeEventsAreReadAFewAtATime(t *testing.T) {
+	r := newRig(t)
+	a := r.register(definition("a"))
+	for range 12 {
+		r.exec(`select from keyline.append('r', 't', jsonb_build_object('pad', repeat('x', $1::integer)))`, aheadBytes/3)
+	}
+	r.exec(`select from keyline.append('r', 't', jsonb_build_object('pad', repeat('x', $1::integer)))`, 2*aheadBytes)
+	small := r.append("small", "t", "t", "t")
+	id := r.record("r")
+	r.exec("update keyline.mailboxes set cursor = 6 where record_id = $1", id)
+	r.exec("insert into keyline.checkpoints (record_id, consumer_id, seq, state) values ($1, $2, 1, 'ready')", id, a)
+	requests := []core.LoadRequest{{Claim: r.claimOne(id), Limit: 64}, {Claim: r.claimOne(small), Limit: 64}}
+	loaded, err := r.Load(t.Context(), requests)
+	if err != nil || len(loaded) != 2 {
+		t.Fatal(loaded, err)
+	}
+	for _, l := range loaded {
+		want := []int64{2, -3, 7, -8}
+		if l.Record == small {
+			want = []int64{1, 2, 3}
+		}
+		if got := shown(l.Events); !slices.Equal(got, want) {
+			t.Errorf("record %d: %v, want %v", l.Record, got, want)
+		}
+	}
+	// Fewer are asked for, until all that comes is kept; and more again when it is.
+	for i, want := range [][]int64{{7, -8}, {7, -8}, {7, -8}, {7, -8}, {7, -8}} {
+		events, err := r.LoadEvents(t.Context(), []core.EventRange{{Record: id, From: 6, Limit: 64}})
+		if got := shown(events); err != nil || !slices.Equal(got, want) {
+			t.Errorf("read %d: %v, %v", i, got, err)
+		}
+	}
+	if most := r.ahead.most(64); most > 4 {
+		t.Errorf("two have room, and %d are asked for", most)
+	}
+	events, err := r.LoadEvents(t.Context(), []core.EventRange{{Record: id, From: 11, Limit: 64}, {Record: id, From: 12, Limit: 1}, {Record: small, From: 0, Limit: 64}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(events[:len(events)-2]); got[0] != -12 || !slices.Contains(got, 13) {
+		t.Errorf("beside one that is larger than all there is room for: %v", got)
+	}
+	for range 8 {
+		if _, err := r.LoadEvents(t.Context(), []core.EventRange{{Record: small, From: 0, Limit: 64}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most := r.ahead.most(64); most != 64 {
+		t.Errorf("%d are asked for where all is small", most)
+	}
+}
+
 func TestNewsTellsOfHeadsCommandsAndTheEpoch(t *testing.T) {
 	r := newRig(t)
 	id := r.append("r", "t", "t")

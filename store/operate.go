@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,29 +46,46 @@ type Given struct {
 }
 
 // Give gives a command to a record with its audit, or joins the same one that
-// still waits. The record's claim holder applies it: Await waits for that.
+// still waits. Only the record's claim holder applies it: Await waits for that. target is what
+// the audit says that it was about. ErrNotFound: no such record; ErrInvalid: no actor, or no such kind of command.
 func (o *Operate) Give(ctx context.Context, c core.Command, target string) (g Given, err error) {
-	conn, err := o.s.hot.Acquire(ctx)
-	if err != nil {
-		return g, translate("command", err)
+	if c.Actor == "" {
+		return g, fmt.Errorf("command: an actor is required: %w", keylinetype.ErrInvalid)
 	}
-	defer conn.Release()
 	// One round trip, so that appenders wait for no more than that.
-	var b pgx.Batch
-	b.Queue("begin isolation level read committed")
-	b.Queue(o.s.q("operate_lock_record"), c.Record)
-	b.Queue(o.s.q("operate_give"), c.Record, c.Kind, c.Consumer, c.Seq, c.DeadLetter, c.Actor, c.Reason, target).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&g.ID, &g.Joined) })
-	b.Queue("commit")
-	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
-		return g, errors.Join(translate("command", err), rollback(ctx, conn))
-	}
-	return g, nil
+	err = o.s.pinned(ctx, "begin isolation level read committed", func(b *pgx.Batch) {
+		b.Queue(o.s.q("operate_lock_record"), c.Record)
+		b.Queue(o.s.q("operate_give"), c.Record, c.Kind, c.Consumer, c.Seq, c.DeadLetter, c.Actor, c.Reason, target).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&g.ID, &g.Joined) })
+	})
+	return g, translate("command", err)
 }
 
-// Await waits until a command has been applied, or ctx ends: then the command stays.
+// How often Await and AwaitDrained look.
+const (
+	awaitFirst = 5 * time.Millisecond
+	awaitMost  = 250 * time.Millisecond
+)
+
+// Await waits until a command has been applied, or ctx ends: then the command
+// stays, and is applied when a worker comes to the record. ErrNotFound: no such command.
 func (o *Operate) Await(ctx context.Context, id int64) (core.AppliedCommand, error) {
-	return o.s.AwaitCommand(ctx, id)
+	out := core.AppliedCommand{ID: id}
+	for pause := awaitFirst; ; pause = min(2*pause, awaitMost) {
+		var applied bool
+		err := o.s.lookUp(ctx, "command_outcome", []any{id}, &applied, &out.Done, &out.Detail)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return out, fmt.Errorf("command %d: %w", id, keylinetype.ErrNotFound)
+		case err != nil:
+			return out, translate("await command", err)
+		case applied:
+			return out, nil
+		}
+		if err := clock.Sleep(ctx, o.s.clock, pause); err != nil {
+			return out, fmt.Errorf("command %d is not applied yet: %w", id, err)
+		}
+	}
 }
 
 // SetStatus changes a consumer's status, as Store.SetStatus does.
@@ -163,6 +181,13 @@ func (o *Operate) Audit(ctx context.Context, f AuditFilter, tenant *string) ([]A
 
 // defaultPage is how many rows a list has where nobody says.
 const defaultPage = 100
+
+func unlessZero[T int32 | int64](v T) *T {
+	if v == 0 {
+		return nil
+	}
+	return &v
+}
 
 func unlessEmpty(s string) *string {
 	if s == "" {

@@ -12,10 +12,11 @@ import (
 )
 
 // Drain asks a worker to drain, with the audit, or joins whoever has asked
-// already. asked is false where it does not live: then nothing is written.
-func (o *Operate) Drain(ctx context.Context, worker int64, actor, reason string) (asked, joined bool, err error) {
+// already. asked is the one that was: another, where the worker's process has fenced itself and lives on as that; 0 where none lives,
+// and then nothing is written.
+func (o *Operate) Drain(ctx context.Context, worker int64, actor, reason string) (asked int64, joined bool, err error) {
 	// Two that ask at once: the second sees neither a worker to ask nor one that is asked. It looks again.
-	for look := 0; look < 2 && err == nil && !asked; look++ {
+	for look := 0; look < 2 && err == nil && asked == 0; look++ {
 		err = autocommit(ctx, o.s.lease, o.s.q("operate_drain"), []any{worker, actor, reason}, one(&asked, &joined))
 	}
 	return asked, joined, translate("drain worker", err)
@@ -30,11 +31,14 @@ type WorkerEnd struct {
 	StillRunning bool
 }
 
-// AwaitDrained waits until no incarnation of a worker's process lives; without
-// wait it says how it stands. ErrNotFound where there is no such worker.
+// AwaitDrained waits until no incarnation of the process of a worker that was asked lives; without
+// wait it says how a worker stands, ErrNotFound where there is none.
 func (o *Operate) AwaitDrained(ctx context.Context, worker int64, wait bool) (e WorkerEnd, err error) {
 	for pause := awaitFirst; ; pause = min(2*pause, awaitMost) {
 		err := o.s.lease.QueryRow(ctx, o.s.q("operate_worker"), worker).Scan(&e.Name, &e.Status, &e.Last, &e.StillRunning)
+		if errors.Is(err, pgx.ErrNoRows) && wait {
+			return e, nil // it has ended, and retention has taken what told of it
+		}
 		if errors.Is(err, pgx.ErrNoRows) {
 			return e, fmt.Errorf("worker %d: %w", worker, keylinetype.ErrNotFound)
 		}
@@ -49,6 +53,3 @@ func (o *Operate) AwaitDrained(ctx context.Context, worker int64, wait bool) (e 
 		}
 	}
 }
-
-// Workers reads the workers that live, those that were lost within the hour, and those whose claims are still to be freed.
-func (o *Operate) Workers(ctx context.Context) ([]OverviewWorker, error) { return o.s.readWorkers(ctx) }

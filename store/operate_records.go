@@ -2,9 +2,12 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/keylinehq/keyline/keylinetype"
@@ -61,6 +64,99 @@ func (o *Operate) Events(ctx context.Context, key keylinetype.Key, above int64, 
 	if err != nil {
 		return nil, err
 	}
-	list, err := o.s.recordEvents(ctx, o.s.hot, record, above, limit)
+	list, err := o.recordEvents(ctx, o.s.hot, record, above, limit)
 	return list, translate("list events", err)
+}
+
+// RecordView is a record as it stands, payload-free.
+type RecordView struct {
+	Tenant string `json:"tenant"`
+	Record string `json:"record"`
+	Head   int64  `json:"head"`
+	Cursor int64  `json:"cursor"`
+	// Work is null where there is nothing to do.
+	Work      *RecordWork      `json:"work"`
+	Positions []RecordPosition `json:"consumers"`
+	Events    []RecordEvent    `json:"events"`
+}
+
+// RecordWork is a record's mailbox.
+type RecordWork struct {
+	DueAt     *time.Time `json:"due_at"` // null: when something happens
+	Token     int64      `json:"token"`
+	Crashes   int        `json:"crashes"`
+	Commands  int64      `json:"commands"` // of operators, waiting
+	WorkerID  *int64     `json:"worker_id"`
+	Worker    string     `json:"worker"`
+	ClaimedAt *time.Time `json:"claimed_at"`
+}
+
+// RecordPosition is where a consumer stands on a record.
+type RecordPosition struct {
+	Consumer      string     `json:"consumer"`
+	Status        string     `json:"status"`
+	Seq           int64      `json:"seq"`
+	State         string     `json:"state"` // the reason that Why gives
+	Attempt       int        `json:"attempt"`
+	NextAttemptAt *time.Time `json:"next_attempt_at"`
+	FirstFailedAt *time.Time `json:"first_failed_at"`
+	ErrorCode     string     `json:"error_code"`
+}
+
+// RecordEvent is an event of a record, without its payload.
+type RecordEvent struct {
+	Seq        int64             `json:"seq"`
+	ID         uuid.UUID         `json:"id"`
+	Type       string            `json:"type"`
+	Version    int               `json:"version"`
+	OccurredAt time.Time         `json:"occurred_at"`
+	CreatedAt  time.Time         `json:"created_at"`
+	State      string            `json:"state"`
+	Deliveries map[string]string `json:"deliveries"` // by consumer
+}
+
+// ReadRecord reads a record and its last events, at most so many; and the rows of the same snapshot that say where each
+// consumer stands and why, from which the caller makes Positions. ErrNotFound where there is no such record.
+func (o *Operate) ReadRecord(ctx context.Context, key keylinetype.Key, events int) (RecordView, WhyRows, error) {
+	v := RecordView{Tenant: key.Tenant, Record: key.Record}
+	var (
+		id      int64
+		working bool
+		w       RecordWork
+		why     []WhyRows
+	)
+	err := o.snapshot(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, o.s.q("show_record"), key.Tenant, key.Record).Scan(&id, &v.Head, &v.Cursor, &working, &w.DueAt, &w.Token, &w.Crashes,
+			&w.WorkerID, &w.Worker, &w.ClaimedAt, &w.Commands)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("record %q of tenant %q: %w", key.Record, key.Tenant, keylinetype.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		if working {
+			v.Work = &w
+		}
+		if why, err = o.whyRows(ctx, tx, []int64{id}, 0); err != nil {
+			return err
+		}
+		v.Events, err = o.recordEvents(ctx, tx, id, v.Head-int64(events), events)
+		return err
+	})
+	if err != nil {
+		if !errors.Is(err, keylinetype.ErrNotFound) {
+			err = translate("read record", err)
+		}
+		return v, WhyRows{}, err
+	}
+	why[0].AppenderHolds, err = o.held(ctx, id)
+	return v, why[0], err
+}
+
+func (o *Operate) recordEvents(ctx context.Context, on queryer, record, above int64, limit int) ([]RecordEvent, error) {
+	rows, err := on.Query(ctx, o.s.q("show_events"), record, above, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[RecordEvent])
 }

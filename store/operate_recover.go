@@ -1,7 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,15 +33,8 @@ func (o *Operate) Recover(ctx context.Context, actor, reason string) (Recovered,
 	if err != nil {
 		return out, err
 	}
-	var longest time.Duration
-	for _, w := range silent {
-		longest = max(longest, time.Duration(w.LeaseMS)*time.Millisecond)
-	}
-	// Watching decides, not the clock of either side: a worker whose beat moves meanwhile lives.
-	if len(silent) > 0 {
-		if err := clock.Sleep(ctx, o.s.clock, longest); err != nil {
-			return out, err
-		}
+	if silent, err = o.watch(ctx, silent); err != nil {
+		return out, err
 	}
 	for _, w := range silent {
 		var marked bool
@@ -59,6 +55,39 @@ func (o *Operate) Recover(ctx context.Context, actor, reason string) (Recovered,
 			return out, nil
 		}
 	}
+}
+
+// leastGap is how long a pause between two looks may be at any rate: what is busy takes a moment.
+const leastGap = time.Second
+
+// watch looks at silent workers for the longest of their leases, and returns those that have stayed silent. Watching decides, not the
+// clock of either side: a worker whose beat moves meanwhile lives. And only what was seen without a gap counts: while the
+// database was away, or this process, nobody can have been heard.
+func (o *Operate) watch(ctx context.Context, silent []silentWorker) ([]silentWorker, error) {
+	if len(silent) == 0 {
+		return nil, nil
+	}
+	lease := func(w silentWorker) time.Duration { return time.Duration(w.LeaseMS) * time.Millisecond }
+	compare := func(a, b silentWorker) int { return cmp.Compare(a.LeaseMS, b.LeaseMS) }
+	longest, shortest := lease(slices.MaxFunc(silent, compare)), lease(slices.MinFunc(silent, compare))
+	gap := max(shortest*2/3, leastGap)
+	began, last := o.s.clock.Mono(), o.s.clock.Mono()
+	for len(silent) > 0 && last-began < longest {
+		if err := clock.Sleep(ctx, o.s.clock, min(shortest/3, began+longest-last)); err != nil {
+			return nil, err
+		}
+		now := o.s.clock.Mono()
+		still, err := o.silent(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("the watch was broken off, and nobody was marked: %w", err)
+		}
+		silent = slices.DeleteFunc(silent, func(w silentWorker) bool { return !slices.Contains(still, w) })
+		if end := o.s.clock.Mono(); now-last > gap || end-now > gap {
+			now, began = end, end // it watches anew
+		}
+		last = now
+	}
+	return silent, nil
 }
 
 func (o *Operate) silent(ctx context.Context) ([]silentWorker, error) {

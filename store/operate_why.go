@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,8 +32,23 @@ type WhyRows struct {
 	Ordering     keylinetype.Ordering
 	Now          time.Time
 	Consumers    []WhyConsumer
+	// Live are the workers that count as live, and Disabled the consumers that events pass; of one record alone, not of a list.
+	Live     []WhyWorker
+	Disabled []string
 	// AppenderHolds is true where somebody has held the record's row over several looks.
 	AppenderHolds bool
+}
+
+// WhyWorker is a worker that counts as live; Silent where it has not renewed for longer than its lease.
+type WhyWorker struct {
+	ID     int64
+	Name   string
+	Silent bool
+}
+
+// Lives reports whether any worker does that has renewed within its lease.
+func (v *WhyRows) Lives() bool {
+	return slices.ContainsFunc(v.Live, func(w WhyWorker) bool { return !w.Silent })
 }
 
 // WhyConsumer is where one consumer stands on the record.
@@ -77,8 +93,17 @@ func (o *Operate) WhyRows(ctx context.Context, key keylinetype.Key) (WhyRows, er
 	}
 	var list []WhyRows
 	err = o.snapshot(ctx, func(tx pgx.Tx) error {
-		list, err = o.whyRows(ctx, tx, []int64{id}, 0)
-		return err
+		if list, err = o.whyRows(ctx, tx, []int64{id}, 0); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, o.s.q("operate_why_workers"))
+		if err != nil {
+			return err
+		}
+		if list[0].Live, err = pgx.CollectRows(rows, pgx.RowToStructByPos[WhyWorker]); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, o.s.q("operate_why_disabled")).Scan(&list[0].Disabled)
 	})
 	if err != nil {
 		return WhyRows{}, translate("read why", err)
@@ -142,8 +167,6 @@ func (o *Operate) held(ctx context.Context, record int64) (bool, error) {
 	return true, nil
 }
 
-const statePrivilege = "42501"
-
 // EventView is an event as it stands, payload-free.
 type EventView struct {
 	Tenant string `json:"tenant"`
@@ -157,17 +180,10 @@ func (o *Operate) InspectEvent(ctx context.Context, id uuid.UUID) (EventView, er
 	return v, foundOr(err, "event %s", id)
 }
 
-func (o *Operate) inspectEvent(ctx context.Context, on interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, id uuid.UUID) (v EventView, err error) {
+func (o *Operate) inspectEvent(ctx context.Context, on rower, id uuid.UUID) (v EventView, err error) {
 	err = on.QueryRow(ctx, o.s.q("operate_inspect_event"), id).Scan(&v.Tenant, &v.Record, &v.Seq, &v.ID, &v.Type, &v.Version,
 		&v.OccurredAt, &v.CreatedAt, &v.State, &v.Deliveries)
 	return v, err
-}
-
-// ConsumerMap reads the registered consumers, as Store.ConsumerMap does.
-func (o *Operate) ConsumerMap(ctx context.Context) ([]OverviewConsumer, error) {
-	return o.s.ConsumerMap(ctx)
 }
 
 // InternalTypes are the event types that are internal.

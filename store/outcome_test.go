@@ -92,7 +92,7 @@ func TestACommandsFirstOutcomeStays(t *testing.T) {
 	}
 	for _, applied := range []core.AppliedCommand{{ID: cmd, Done: true, Detail: "first"}, {ID: cmd, Detail: "second"}} {
 		r.flush1(core.Flush{Record: c.Record, Token: c.Token, Head: 1, Applied: []core.AppliedCommand{applied}})
-		if out, err := r.AwaitCommand(t.Context(), cmd); err != nil || !out.Done || out.Detail != "first" {
+		if out, err := r.operate().Await(t.Context(), cmd); err != nil || !out.Done || out.Detail != "first" {
 			t.Errorf("%+v, %v", out, err)
 		}
 	}

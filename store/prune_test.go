@@ -3,6 +3,10 @@ package store
 import (
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/keylinehq/keyline/internal/testdb"
 )
 
 func TestPruneReadsOnlyWhatItIsAbout(t *testing.T) {
@@ -39,5 +43,46 @@ func TestPruneReadsOnlyWhatItIsAbout(t *testing.T) {
 			r.frugal(tx, "operate_prune_workers", 0, before, pruneWorkers, "me", "", int64(0))
 			r.rollbackTx(tx)
 		})
+	}
+}
+
+// A chunk ends at so many events; the records behind are not looked at for nothing, again and again.
+func TestAPruneOfLongRecordsDoesNotLookAtThoseBehindAgainAndAgain(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("c"))
+	r.sweepAll()
+	const records, events = 300, 100
+	if err := r.BareSeed(t.Context(), "r", records, events); err != nil {
+		t.Fatal(err)
+	}
+	r.exec("update keyline.records set cursor = head")
+	r.exec("delete from keyline.mailboxes")
+	testdb.Eventually(t, func() bool {
+		return get[bool](r, "select clock_timestamp() > max(created_at) + interval '1 millisecond' from keyline.events")
+	}, "events to be old")
+	// A session of its own, whose end makes its statistics known.
+	pool, err := pgxpool.New(t.Context(), r.db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	o, err := NewOperate(pool, r.Schema())
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := func() int64 {
+		return get[int64](r, "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_all_tables where schemaname = 'keyline' and relname = 'records'")
+	}
+	before := looks()
+	report, err := o.Prune(t.Context(), PruneOptions{OlderThan: time.Millisecond}, "me", "")
+	if err != nil || report.Events != records*events || report.Records != records {
+		t.Fatalf("%+v: %v", report, err)
+	}
+	pool.Close()
+	testdb.Eventually(t, func() bool {
+		return get[int64](r, "select n_tup_del from pg_stat_all_tables where schemaname = 'keyline' and relname = 'events'") == records*events
+	}, "the statistics")
+	if n := looks() - before; n > 8*records {
+		t.Errorf("%d looks at %d records", n, records)
 	}
 }

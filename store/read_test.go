@@ -1,6 +1,8 @@
 package store
 
 import (
+	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -37,7 +39,7 @@ func TestTheBacklogSaysWhatWaits(t *testing.T) {
 		}
 		return b
 	}
-	if b := backlog(); b != (Backlog{}) {
+	if b := backlog(); b.OldestAge != 0 || b.DeadLetters != 0 || b.Parked != 0 || len(b.Unhosted) != 0 {
 		t.Errorf("of nothing: %+v", b)
 	}
 	c := r.register(definition("c"))
@@ -52,6 +54,20 @@ func TestTheBacklogSaysWhatWaits(t *testing.T) {
 		from unnest(array['open', 'retrying', 'resolved']) with ordinality as u(status, s)`, id, c)
 	if b := backlog(); b.OldestAge < time.Minute || b.OldestAge > 50*time.Minute || b.DeadLetters != 2 || b.Parked != 1 {
 		t.Errorf("%+v", b)
+	}
+	for i, status := range []string{"backfilling", "paused", "disabled", "retired", "active", "active"} {
+		id := r.register(definition(fmt.Sprint("nobody's", i), func(d *Definition) { d.ContractOnly = status == "active" && i == 5 }))
+		r.exec("update keyline.consumers set status = $2 where id = $1", id, status)
+	}
+	r.exec("update keyline.workers set consumers = '{c}'")
+	want := map[string]bool{"c": false, "nobody's0": true, "nobody's4": true}
+	if b := backlog(); !maps.Equal(b.Unhosted, want) {
+		t.Errorf("unhosted: %v, want %v", b.Unhosted, want)
+	}
+	r.exec("update keyline.workers set status = 'left', ended_at = clock_timestamp()")
+	want["c"] = true
+	if b := backlog(); !maps.Equal(b.Unhosted, want) {
+		t.Errorf("unhosted where nobody lives: %v, want %v", b.Unhosted, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/internal/testdb"
 )
 
 // Who is lost cannot leave any more: its records are suspects.
@@ -16,6 +17,24 @@ func TestALostWorkerCannotLeave(t *testing.T) {
 	}
 	if got := get[string](r, "select status from keyline.workers where id = $1", r.me); got != "lost" {
 		t.Errorf("it is %s", got)
+	}
+}
+
+// A copy of a database, from a template or a dump, has the rows of workers that live and work on the original.
+func TestAWorkerThatIsLostInACopyIsLeftAloneInTheOriginal(t *testing.T) {
+	r := newRig(t)
+	copied := on(t, testdb.New(t))
+	id := get[int64](copied, `insert into keyline.workers (name, instance, host, pid, lease) values ('w', $1, 'here', 1, '15 s') returning id`, r.instance)
+	conn, err := r.lease.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if marked, err := copied.MarkLost(t.Context(), copied.beat(id)); !marked || err != nil {
+		t.Fatal(marked, err)
+	}
+	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+		t.Errorf("the original's session was ended: %v", err)
 	}
 }
 

@@ -2,16 +2,15 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
+	"github.com/keylinehq/keyline/store/clientsql"
 )
 
 // Definition is a consumer as the code declares it.
@@ -39,17 +38,35 @@ func (s *Store) Registry(ctx context.Context) (*core.Registry, error) {
 		return nil, err
 	}
 	consumers := make([]*core.Consumer, len(rows))
+	hosted := &hosts{epoch: epoch, names: []string{}}
 	for i := range rows {
 		c := &rows[i].Consumer
 		if local, ok := s.local[c.Name]; ok && local.Revision >= c.Revision && c.Status != core.Retired {
 			c.Hosted, c.Window, c.BatchSize = true, local.Window, local.BatchSize
+			hosted.names = append(hosted.names, c.Name)
 		}
 		consumers[i] = c
 	}
+	s.keepHosts(hosted)
 	if s.epoch.Swap(epoch) < epoch {
 		s.AskSweep()
 	}
 	return core.NewRegistry(epoch, ordering, consumers, internal), nil
+}
+
+// hosts are the consumers that this process hosts by the registry of an epoch.
+type hosts struct {
+	epoch int64
+	names []string
+}
+
+func (s *Store) keepHosts(h *hosts) {
+	for {
+		old := s.hosts.Load()
+		if old != nil && old.epoch >= h.epoch || s.hosts.CompareAndSwap(old, h) {
+			return
+		}
+	}
 }
 
 func (s *Store) internalTypes(ctx context.Context) (map[string]bool, error) {
@@ -128,7 +145,10 @@ func (n *nullable) fill(r *registered) {
 //
 // Changing what decides deliveries without raising the revision is refused: two
 // processes would take turns in overwriting each other.
+//
+// Every later Join repeats it, since a failover in between may have lost it.
 func (s *Store) Register(ctx context.Context, defs []Definition, ordering keylinetype.Ordering) error {
+	s.defined.Store(&defs)
 	changes, err := s.registryChanges(ctx, s.hot, defs, ordering)
 	if err != nil || len(changes) == 0 {
 		return err
@@ -165,11 +185,22 @@ func (s *Store) registryChanges(ctx context.Context, on queryer, defs []Definiti
 			return err
 		})
 	}
-	taken := make(map[int32]string, len(defs))
+	taken, swept := make(map[int32]string, len(defs)), false
 	for _, d := range defs {
 		row, former := find(rows, d, defs)
 		if row == nil {
-			changes = append(changes, s.insertConsumer(d))
+			if heir := heirOf(rows, d, defs); heir != nil {
+				return nil, fmt.Errorf("consumer %s: its previous name is one of %s, which goes on with its place; name that one, or none: %w",
+					d.Name, heir.Name, keylinetype.ErrConflict)
+			}
+			status, sweep := begins(d)
+			if sweep == sweepWake && swept {
+				// One sweep passes every mailbox for all that begin in this change: they have no rows that would take
+				// another.
+				sweep = ""
+			}
+			swept = swept || sweep == sweepWake
+			changes = append(changes, s.insertConsumer(d, status, sweep))
 			continue
 		}
 		if other, ok := taken[row.ID]; ok {
@@ -239,6 +270,19 @@ func find(rows []registered, d Definition, defs []Definition) (row *registered, 
 	return nil, false
 }
 
+// heirOf is who was renamed from a name that a new consumer says was its own: two were renamed from one, by two programs. Taken
+// for new it would begin without its place, and nobody would be told.
+func heirOf(rows []registered, d Definition, defs []Definition) *registered {
+	for _, name := range d.PreviousNames {
+		borne := slices.ContainsFunc(defs, func(other Definition) bool { return other.Name == name })
+		i := slices.IndexFunc(rows, func(r registered) bool { return slices.Contains(r.previousNames, name) })
+		if i >= 0 && !borne {
+			return &rows[i]
+		}
+	}
+	return nil
+}
+
 // same reports whether a row says what the code says, in all that decides
 // deliveries, whatever it is called.
 func same(r *registered, d Definition) bool {
@@ -263,9 +307,16 @@ func delaysMillis(p keylinetype.RetryPolicy) []int64 {
 	return ms
 }
 
-func (s *Store) insertConsumer(d Definition) change {
+// begins is how a new consumer begins, and with which sweep.
+func begins(d Definition) (status core.Status, sweep string) {
+	if d.Start.Kind == "" || d.Start.Kind == keylinetype.StartNow || d.ContractOnly {
+		return core.Active, sweepWake
+	}
+	return core.Backfilling, sweepBackfill
+}
+
+func (s *Store) insertConsumer(d Definition, status core.Status, sweep string) change {
 	return func(ctx context.Context, tx pgx.Tx) error {
-		status, sweep := core.Active, sweepWake
 		start := d.Start
 		if start.Kind == "" {
 			start.Kind = keylinetype.StartNow
@@ -273,12 +324,9 @@ func (s *Store) insertConsumer(d Definition) change {
 		if start.Kind != keylinetype.StartAt {
 			start.Time = time.Time{}
 		}
-		if start.Kind != keylinetype.StartNow && !d.ContractOnly {
-			status, sweep = core.Backfilling, sweepBackfill
-		}
 		_, err := tx.Exec(ctx, s.q("insert_consumer"), d.Name, notNil(d.PreviousNames), status, d.Revision, notNil(d.Types), d.Versions, d.OnUnsupported,
 			start.Kind, optional(start.Time), d.Effect.Class, d.Effect.Note, delaysMillis(d.Retry), *d.Retry.Jitter,
-			d.OnDead, d.Scope, d.Transactional, d.ContractOnly, d.Internal, sweep)
+			d.OnDead, d.Scope, d.Transactional, d.ContractOnly, d.Internal, unlessEmpty(sweep))
 		return err
 	}
 }
@@ -318,7 +366,7 @@ func (s *Store) SetStatus(ctx context.Context, name string, to core.Status, acto
 		}
 		i := slices.IndexFunc(rows, func(r registered) bool { return r.Name == name })
 		if i < 0 {
-			return fmt.Errorf("consumer %s: %w", name, keylinetype.ErrNotFound)
+			return unknownConsumer(rows, name)
 		}
 		row := rows[i]
 		sweep, ok := transitions[row.Status][to]
@@ -342,33 +390,27 @@ func (s *Store) SetStatus(ctx context.Context, name string, to core.Status, acto
 	})
 }
 
-// barrierLockTimeout is how long a registry change waits for flushes, which
-// meanwhile queue behind it; then it steps back and tries again.
-const barrierLockTimeout = "200ms"
+// unknownConsumer says whether it was renamed: an operator may know it by the name of before.
+func unknownConsumer(rows []registered, name string) error {
+	i := slices.IndexFunc(rows, func(r registered) bool { return slices.Contains(r.previousNames, name) })
+	if i < 0 {
+		return fmt.Errorf("consumer %s: %w", name, keylinetype.ErrNotFound)
+	}
+	return fmt.Errorf("consumer %s, which is called %s now: %w", name, rows[i].Name, keylinetype.ErrNotFound)
+}
 
 // changeRegistry runs f under the exclusive registry barrier, raises the epoch
 // and commits at once. Sweeps come afterwards.
 func (s *Store) changeRegistry(ctx context.Context, f func(pgx.Tx) error) error {
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := pgx.BeginTxFunc(ctx, s.lease, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "select set_config('lock_timeout', $1, true)", barrierLockTimeout); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, s.q("barrier")); err != nil {
-				return err
-			}
-			if err := f(tx); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, s.q("raise_epoch"))
+	err := clientsql.ChangeRegistry(ctx, s.lease, s.clock, s.rand, transient, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.q("barrier")); err != nil {
 			return err
-		})
-		if err == nil || !transient(err) {
-			return translate("change registry", err)
 		}
-		jitter := time.Duration(float64(pause) * (0.5 + s.rand.Float64()))
-		if sleepErr := clock.Sleep(ctx, s.clock, jitter); sleepErr != nil {
-			return errors.Join(translate("change registry", err), sleepErr)
+		if err := f(tx); err != nil {
+			return err
 		}
-	}
+		_, err := tx.Exec(ctx, s.q("raise_epoch"))
+		return err
+	})
+	return translate("change registry", err)
 }

@@ -7,8 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/keylinehq/keyline/internal/clock"
 	"github.com/keylinehq/keyline/internal/core"
 	"github.com/keylinehq/keyline/keylinetype"
+	"github.com/keylinehq/keyline/store/clientsql"
 )
 
 func revision(n int) func(*Definition) { return func(d *Definition) { d.Revision = n } }
@@ -91,6 +95,45 @@ func TestOnlyAHigherRevisionChangesAConsumer(t *testing.T) {
 	if c.Hosted {
 		t.Error("a process with the older revision hosts it")
 	}
+}
+
+// Promise: a live worker whose code is older than the registered revision does not pass for one that runs the consumer.
+func TestAWorkersRowSaysWhatItHosts(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Local = map[string]Local{"c": {Revision: 1}, "d": {Revision: 1}} })
+	says := func(worker int64, want string) {
+		t.Helper()
+		if got := get[string](r, "select array_to_string(consumers, ' ') from keyline.workers where id = $1", worker); got != want {
+			t.Errorf("worker %d says that it runs %q, want %q", worker, got, want)
+		}
+	}
+	join := func() int64 {
+		t.Helper()
+		id, err := r.Join(t.Context(), core.Worker{Name: "w", Host: "h", PID: 1, Lease: time.Minute, Consumers: []string{"c", "d"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	r.register(definition("c"), definition("d"))
+	first := join()
+	says(first, "c d")
+	r.registry()
+	r.register(definition("c", revision(2)))
+	r.registry()
+	if err := r.Renew(t.Context(), first, nil); err != nil {
+		t.Fatal(err)
+	}
+	says(first, "d")
+	second := join()
+	says(second, "d")
+	if err := r.SetStatus(t.Context(), "d", core.Paused, "op", ""); err != nil {
+		t.Fatal(err)
+	}
+	r.registry()
+	if err := r.Renew(t.Context(), second, nil); err != nil {
+		t.Fatal(err)
+	}
+	says(second, "d") // it would run it
 }
 
 func TestARenamedConsumerKeepsItsIdAndOlderCodeFindsIt(t *testing.T) {
@@ -226,5 +269,70 @@ func TestARegistryChangeThatMeetsALongFlushStepsBackAndComesAgain(t *testing.T) 
 	cancel(errBoom)
 	if err := r.SetStatus(ctx, "c", core.Active, "op", ""); err == nil {
 		t.Error("changed under a context that has ended")
+	}
+}
+
+// Who holds the barrier holds up all flushes, over several round trips: a process that is frozen in the middle, or that the
+// network has lost, is not waited for.
+func TestARegistryChangeThatFallsSilentHoldsUpFlushesForAMomentOnly(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("c"))
+	l := r.load(r.claimOne(r.append("r")))
+	held, flushed := make(chan struct{}), make(chan struct{})
+	changed := background(func() error {
+		return r.changeRegistry(t.Context(), func(tx pgx.Tx) error {
+			close(held)
+			timer := clock.Real().NewTimer(4 * clientsql.Silence)
+			defer timer.Stop()
+			select {
+			case <-flushed:
+			case <-timer.C(): // the flush waits for this
+			}
+			_, err := tx.Exec(t.Context(), "select 1")
+			return err
+		})
+	})
+	<-held
+	if res := r.flush1(settle(l)); res.Status != core.FlushGone {
+		t.Errorf("%+v", res)
+	}
+	close(flushed)
+	if err := soon(r, changed, "change"); !errors.Is(err, keylinetype.ErrUnavailable) {
+		t.Errorf("the silent one meets %v", err)
+	}
+	if err := r.SetStatus(t.Context(), "c", core.Paused, "op", ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// Consumers that begin together are swept for together: none of them has a row that would take a sweep of its own.
+func TestConsumersThatBeginTogetherTakeOneSweep(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("old"))
+	r.sweepAll()
+	id := r.append("r")
+	hide := func() {
+		r.exec("update keyline.mailboxes set due_at = 'infinity', wants = '{1}', wants_due_at = 'infinity'")
+	}
+	sweeps := func() int64 { return get[int64](r, "select count(*) from keyline.consumers where sweep is not null") }
+	hide()
+	r.register(definition("a"), definition("b"), definition("past", from(keylinetype.Beginning())), definition("c"))
+	if n := sweeps(); n != 2 {
+		t.Errorf("%d sweeps, want one for those that begin now, and one for the other", n)
+	}
+	if more, err := r.Sweep(t.Context()); !more || err != nil || r.mailbox(id) != "due" || sweeps() != 1 {
+		t.Errorf("after one chunk: mailbox %q, %d sweeps, %v", r.mailbox(id), sweeps(), err)
+	}
+	r.sweepAll()
+	// What an operator does to the one that has the sweep takes it from nobody.
+	for _, to := range []core.Status{core.Disabled, core.Retired, core.Paused} {
+		hide()
+		first, second := "first "+string(to), "second "+string(to)
+		r.register(definition(first), definition(second))
+		r.setStatus(first, to)
+		r.sweepAll()
+		if r.mailbox(id) != "due" || sweeps() != 0 {
+			t.Errorf("%s: mailbox %q, %d sweeps", to, r.mailbox(id), sweeps())
+		}
 	}
 }

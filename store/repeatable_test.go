@@ -62,10 +62,11 @@ func TestAtRepeatableReadACommandWaitsForAnAppend(t *testing.T) {
 	id := r.append("r")
 	tx := r.opened("r")
 	given := background(func() error {
-		_, err := r.Command(t.Context(), core.Command{Record: id, Kind: core.CommandRetry, Actor: "op"}, "r")
+		o := &Operate{r.Store} // whose sessions begin at REPEATABLE READ
+		_, err := o.Give(t.Context(), core.Command{Record: id, Kind: core.CommandRetry, Actor: "op"}, "r")
 		return err
 	})
-	r.blocked(".command(")
+	r.blocked(".lock_record(")
 	r.commit(tx)
 	if err := soon(r, given, "the command"); err != nil {
 		t.Error(err)

@@ -14,7 +14,11 @@ import (
 // begin begins an application's transaction, which ends with the test.
 func (r *rig) begin() pgx.Tx {
 	r.Helper()
-	tx, err := r.db.Connect().Begin(r.Context())
+	conn := r.session
+	if conn == nil {
+		conn = r.db.Connect()
+	}
+	tx, err := conn.Begin(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}

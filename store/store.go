@@ -15,9 +15,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/dsn"
 	"github.com/keylinehq/keyline/migrations"
 )
 
@@ -26,15 +28,19 @@ var sqlFiles embed.FS
 
 // Config is what a Store needs.
 type Config struct {
-	// Pool is how to connect; it is copied. MaxConns is the size of the HandleTx pool.
+	// Pool is how to connect; it is copied. MaxConns is the size of the HandleTx pool, which is at least 4.
 	Pool *pgxpool.Config
 	// Schema is Keyline's schema; "" means migrations.DefaultSchema.
 	Schema string
 	// ListenURL is a direct connection for session locks; "" means Pool's.
 	ListenURL string
-	Clock     clock.Clock
-	Logger    *slog.Logger
-	// Local is what this process knows of its consumers, by name.
+	// Clock is what carries the database's time on between readings, and what pauses are
+	// measured by. Default: the system's.
+	Clock clock.Clock
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+	// Local is what this process knows of its consumers, by name. One that is not in it is not
+	// hosted here.
 	Local map[string]Local
 }
 
@@ -42,7 +48,8 @@ type Config struct {
 type Local struct {
 	// Revision is the revision that the code carries; where the registry has a
 	// newer one, the consumer counts as unhosted here.
-	Revision          int
+	Revision int
+	// Window and BatchSize are as in core.Consumer.
 	Window, BatchSize int
 }
 
@@ -58,7 +65,7 @@ type Store struct {
 
 	hot   *pgxpool.Pool // claims, loads, flushes
 	tx    *pgxpool.Pool // HandleTx
-	lease *pgxpool.Pool // heartbeat and recovery
+	lease *pgxpool.Pool // heartbeat and recovery, registry changes, what metrics ask
 	arm   *pgx.ConnConfig
 	// armBefore changes a copy of arm before each connection, as the pool's BeforeConnect does; nil: none.
 	armBefore func(context.Context, *pgx.ConnConfig) error
@@ -72,9 +79,13 @@ type Store struct {
 
 	sweepAsked chan struct{}
 	epoch      atomic.Int64 // of the registry that was last read
+	hosts      atomic.Pointer[hosts]
+	defined    atomic.Pointer[[]Definition] // what was registered last
+	joined     atomic.Bool
 
 	commit *committer
 	bound  lowerBound
+	ahead  readAhead
 	calls  callCounters
 
 	workerMu sync.Mutex
@@ -117,16 +128,21 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
+// leaseConns: the looks for lost workers and for orphans wait, each on a connection, where somebody has locked the mailboxes.
+// Renewals need one that is left.
+const leaseConns = 3
+
 func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
 	s.sockets.clock = s.clock
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		max  int32
-	}{{&s.hot, 6}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, 2}} {
+	}{{&s.hot, 6}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, leaseConns}} {
 		cfg := base.Copy()
 		cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = p.max, 0, 0
-		cfg.ConnConfig.RuntimeParams["application_name"] = s.applicationName()
+		s.ours(cfg.ConnConfig)
 		cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
+		cfg.ConnConfig.OnPgError = notReadOnly(cfg.ConnConfig.OnPgError)
 		pool, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {
 			return fmt.Errorf("open pool: %w", err)
@@ -156,9 +172,7 @@ func (s *Store) check(ctx context.Context) error {
 	return s.readClock(ctx, conn)
 }
 
-func (s *Store) readClock(ctx context.Context, on interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) error {
+func (s *Store) readClock(ctx context.Context, on rower) error {
 	var now time.Time
 	before := s.clock.Mono()
 	if err := on.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
@@ -166,6 +180,20 @@ func (s *Store) readClock(ctx context.Context, on interface {
 	}
 	s.clock.read(now, before, s.clock.Mono())
 	return nil
+}
+
+// ours says what the sessions of this process begin with.
+func (s *Store) ours(cfg *pgx.ConnConfig) {
+	cfg.RuntimeParams["application_name"] = s.applicationName()
+	dsn.UTF8(cfg)
+}
+
+// notReadOnly closes a connection that has met a server, or a default of its session, which lets it write nothing: such as a
+// standby, to which a name or a proxy led for a moment during a failover. The others are no better, and give way one by one.
+func notReadOnly(next pgconn.PgErrorHandler) pgconn.PgErrorHandler {
+	return func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		return err.Code != stateReadOnly && (next == nil || next(conn, err))
+	}
 }
 
 // applicationName marks this process's sessions; mark_lost looks for it.
@@ -176,14 +204,30 @@ func (s *Store) Schema() string { return s.schema }
 
 // Close writes what has been handed to the committer, and disconnects. It may
 // be called twice. Flushes handed over later are answered as fenced.
+//
+// A handler that does not come back holds a connection for as long as it likes, and with it its record. It is waited for a moment; then
+// all connections are cut, so that the server rolls its transaction back, and its place in the pool goes when it returns.
 func (s *Store) Close() {
 	if s.commit != nil {
 		s.commit.stop()
 	}
+	var closing sync.WaitGroup
 	for _, p := range []*pgxpool.Pool{s.hot, s.tx, s.lease} {
 		if p != nil {
-			p.Close()
+			closing.Go(p.Close)
 		}
+	}
+	closed, late := make(chan struct{}), make(chan struct{})
+	go func() {
+		closing.Wait()
+		close(closed)
+	}()
+	timer := s.clock.AfterFunc(closeGrace, func() { close(late) })
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-late:
+		s.sockets.cut()
 	}
 }
 
@@ -213,9 +257,50 @@ func (s *Store) q(name string) string {
 	return sql
 }
 
+// planAnew has a statement planned for each call. A session that keeps the plan which it made while a table was empty, as
+// mailboxes is whenever there is nothing to do, reads all of it once there is much. It is for what runs seldom; what looks
+// things up by key all the time is pinned instead.
+const planAnew = pgx.QueryExecModeExec
+
+// read runs statements that look things up, in one round trip, with plans that do not depend on statistics.
+func (s *Store) read(ctx context.Context, queue func(*pgx.Batch)) error {
+	return s.pinned(ctx, "begin isolation level read committed read only", queue)
+}
+
+// lookUp reads one row; pgx.ErrNoRows where there is none.
+func (s *Store) lookUp(ctx context.Context, statement string, args []any, dst ...any) error {
+	return s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.q(statement), args...).QueryRow(func(row pgx.Row) error { return row.Scan(dst...) })
+	})
+}
+
+// pinned runs statements in a transaction, in one round trip, with plans that do not depend on statistics. Settings are
+// not all that this takes: where to a planner all indexes of a table that it takes for empty are one, a statement leaves it one that will do.
+func (s *Store) pinned(ctx context.Context, begin string, queue func(*pgx.Batch)) error {
+	var b pgx.Batch
+	b.Queue(begin)
+	b.Queue(s.q("pin"))
+	queue(&b)
+	b.Queue("commit")
+	conn, err := s.hot.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	return nil
+}
+
 // queryer is what a read-only statement runs on.
 type queryer interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// rower is what one with one row runs on.
+type rower interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // autocommit runs one statement as a transaction of its own at READ COMMITTED,
@@ -272,7 +357,7 @@ func runBatch(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, scan func(p
 	return err
 }
 
-// one adapts a scan of a single value.
+// one scans the one row of a statement, column by column.
 func one(dst ...any) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error { return rows.Scan(dst...) }
 }

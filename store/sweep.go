@@ -127,29 +127,32 @@ func (s *Store) Sweeping(ctx context.Context) (is bool, err error) {
 // dueWalk makes work due that waits only because the database's clock was set back
 // after it was appended. Backoffs end later by the step, at most.
 type dueWalk struct {
-	under bool // way
-	from  int64
+	walking bool
+	from    int64 // the last record that was looked at, while walking
 }
 
 // step does one chunk, if there is a reason to walk; done: there is none, or no more.
 func (w *dueWalk) step(ctx context.Context, s *Store) (done bool, err error) {
-	if !w.under {
+	if !w.walking {
 		if !s.clock.setBack.Swap(false) { // before looking: a step that comes meanwhile sets it again
 			return true, nil
 		}
-		*w = dueWalk{under: true}
+		*w = dueWalk{walking: true}
 	}
 	var last *int64
 	var made int
 	var quiet bool
-	if err := autocommit(ctx, s.hot, s.q("due_after_step"), []any{w.from, sweepChunk}, one(&last, &made, &quiet)); err != nil {
+	err = s.pinned(ctx, "begin isolation level read committed", func(b *pgx.Batch) {
+		b.Queue(s.q("due_after_step"), w.from, sweepChunk).QueryRow(func(row pgx.Row) error { return row.Scan(&last, &made, &quiet) })
+	})
+	if err != nil {
 		return false, translate("make work due after a step of the clock", err)
 	}
 	if made > 0 {
 		s.log.Warn("work was due in the future without a reason: the database's clock was set back", "records", made)
 	}
 	if last == nil {
-		w.under = false
+		w.walking = false
 		return true, nil
 	}
 	w.from = *last

@@ -20,7 +20,13 @@ var (
 	errSwallowed = errors.New("the handler returned nil although a statement of its transaction had failed")
 	errEnded     = errors.New("the handler ended its transaction itself")
 	errBusy      = errors.New("the handler returned with rows or a batch of its transaction still open")
-	errNoRow     = errors.New("the row is not where it was expected")
+)
+
+// Errors of HandleTx transactions that nobody has made.
+var (
+	// errNoRow: the delivery's row is not as the work says; RunTx finds out why, and nobody else sees it.
+	errNoRow   = errors.New("the row is not where it was expected")
+	errUnknown = errors.New("the reply to the commit was lost, and the row by which it could be known was swept away")
 )
 
 const (
@@ -34,8 +40,8 @@ const (
 // RunTx runs a handler in a transaction that also carries the outcome: the
 // handler's writes, and what book makes of its error, commit together or not at all.
 //
-// Where the transaction cannot be begun for want of the database the handler has not run, and nothing is charged: the
-// Outcome's Err has the verdict of a snooze.
+// Where the transaction cannot be begun the handler has not run, and nothing is charged: the Outcome's Err has the
+// verdict of a snooze.
 //
 // After a failure the handler's writes are rolled back and the failure is
 // booked in the same transaction, under the same hold on the claim. Where that cannot be had (begin or
@@ -70,6 +76,7 @@ type txRun struct {
 	worker int64
 	conn   *pgxpool.Conn
 	book   func(error) core.Booking
+	xact   string // the transaction's id, once its outcome is booked
 }
 
 // begin begins the transaction, holds the claim and sets the savepoint, in one round trip.
@@ -95,12 +102,12 @@ func (r *txRun) begin(ctx context.Context) (pgx.Tx, error) {
 // beginPause is the least time until a delivery whose transaction could not be begun is tried again; at most twice that.
 const beginPause = time.Second
 
-// notBegun is the outcome where the handler did not run. What the server lacks (connections, the time to wait for a lock)
-// is no failure of this delivery: charged, a minute of it would make dead letters of all that was due.
+// notBegun is the outcome where the handler did not run. What the server lacks (connections, the time to wait for a lock,
+// this role's password or its rights) is no failure of this delivery: charged, a minute of it would make dead letters of all that was due.
 func (r *txRun) notBegun(err error) core.Outcome {
 	reason := translate("begin", err)
-	if !unavailable(err) && !transient(err) && sqlState(err) != stateCancelled {
-		return core.Outcome{Err: reason, Fenced: sqlState(err) == stateClaimLost}
+	if lost := sqlState(err) == stateClaimLost; lost || errors.Is(err, context.Canceled) {
+		return core.Outcome{Err: reason, Fenced: lost}
 	}
 	r.store.log.Warn("a handler's transaction could not be begun, and is tried again", "record", r.w.Record, "consumer", r.w.Consumer.Name, "error", err)
 	pause := time.Duration(float64(beginPause) * (1 + r.store.rand.Float64()))
@@ -174,10 +181,11 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
 	defer cancel()
 	var batch pgx.Batch
+	batch.Queue(r.store.q("pin")) // the handler has planned its statements
 	c := &b.Checkpoint
 	if r.w.Dead == nil {
 		batch.Queue(r.store.q("book_checkpoint"), r.w.Record, r.w.Consumer.ID, r.w.Fence, c.Seq, c.State, c.Attempt, c.Granted, c.Crashes,
-			optional(c.NextAttemptAt), optional(c.FirstFailedAt), optionalText(c.ErrorCode), c.LiveFrom, c.RedeliverTo)
+			optional(c.NextAttemptAt), optional(c.FirstFailedAt), unlessEmpty(c.ErrorCode), c.LiveFrom, c.RedeliverTo)
 	} else {
 		batch.Queue(r.store.q("book_retry"), r.w.Dead.ID, r.w.Dead.Attempt)
 	}
@@ -191,15 +199,16 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 		batch.Queue(r.store.q("book_extras"), r.worker, r.w.Record, encoded)
 	}
 	results := r.conn.SendBatch(ctx, &batch)
-	tag, err := results.Exec()
+	_, err := results.Exec() // the pin
+	err = errors.Join(err, results.QueryRow().Scan(&r.xact))
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = errNoRow
+	}
 	if err = errors.Join(err, results.Close()); err != nil {
 		if sqlState(err) == statePrivilege {
 			return fmt.Errorf("the handler's session may not book its outcome; a role that it takes on is to be given back (reset role): %w", err)
 		}
 		return err
-	}
-	if tag.RowsAffected() == 0 {
-		return errNoRow
 	}
 	return nil
 }
@@ -250,19 +259,23 @@ func (r *txRun) rollback(ctx context.Context) {
 	}
 }
 
-// resolve finds out what became of a commit whose reply was lost.
+// resolve finds out what became of a commit whose reply was lost. The row tells it, and the server where the row has
+// not what was booked. Where it committed and the row has something else (disabling has swept it away), it is not
+// known what the delivery is to be now: it is not charged, and begins where the row is then found.
 func (r *txRun) resolve(ctx context.Context, handled error, b core.Booking, cause error) core.Outcome {
 	pid := r.conn.Conn().PgConn().PID()
 	r.store.log.Warn("the reply to a commit was lost", "record", r.w.Record, "error", cause)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		found, err := r.look(ctx, pid)
+		found, err := r.look(ctx, pid, r.xact)
 		switch {
-		case err == nil && (!found.mine || !found.row):
+		case err == nil && !found.mine:
 			return core.Outcome{Fenced: true}
 		case err == nil && found.has(r.w, &b):
 			return core.Outcome{Err: handled, Booked: &b}
-		case err == nil:
+		case err == nil && found.fate == "aborted":
 			return r.unbooked(handled, "commit", cause)
+		case err == nil:
+			return core.Outcome{Err: errors.Join(handled, errUnknown), Cancelled: true}
 		}
 		if sleepErr := clock.Sleep(ctx, r.store.clock, pause); sleepErr != nil {
 			// To say that it failed could undo what was committed.
@@ -274,7 +287,7 @@ func (r *txRun) resolve(ctx context.Context, handled error, b core.Booking, caus
 // moved decides where the row was not where it was expected: this delivery
 // had committed before, or the claim is lost.
 func (r *txRun) moved(ctx context.Context, handled error) core.Outcome {
-	found, err := r.look(ctx, 0)
+	found, err := r.look(ctx, 0, "")
 	if err != nil || !found.mine || !found.row {
 		return core.Outcome{Err: errors.Join(handled, err), Fenced: true}
 	}
@@ -292,6 +305,7 @@ type found struct {
 	state                     string
 	attempt, granted, crashes int
 	due                       *time.Time
+	fate                      string // of the transaction: committed, aborted, in progress; empty where it is not known
 }
 
 // has reports whether the database has what b says.
@@ -304,17 +318,20 @@ func (f *found) has(w *core.Work, b *core.Booking) bool {
 			due = time.Time{}
 		}
 	}
-	return f.seq == seq && f.state == state && f.attempt == attempt && f.granted == granted && f.crashes == crashes &&
+	return f.row && f.seq == seq && f.state == state && f.attempt == attempt && f.granted == granted && f.crashes == crashes &&
 		value(f.due).Sub(due).Abs() <= time.Microsecond
 }
 
 // look reads what the database has, after any transaction that is still
-// writing it. The session with process id pid, if not 0, is ended first: its client is gone.
-func (r *txRun) look(ctx context.Context, pid uint32) (f found, err error) {
+// writing it. The session with process id pid, if not 0, is ended first: its client is gone. xact is the transaction to ask after, if any.
+func (r *txRun) look(ctx context.Context, pid uint32, xact string) (f found, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
 	defer cancel()
 	s := r.store
 	err = pgx.BeginTxFunc(ctx, s.hot, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.q("pin")); err != nil {
+			return err
+		}
 		if pid != 0 {
 			if _, err := tx.Exec(ctx, s.q("end_session"), int64(pid), s.applicationName()); err != nil {
 				return err
@@ -333,7 +350,12 @@ func (r *txRun) look(ctx context.Context, pid uint32) (f found, err error) {
 		default:
 			f.row = true
 		}
-		return tx.QueryRow(ctx, s.q("still_mine"), r.w.Record, r.worker, r.w.Token).Scan(&f.mine)
+		var fate *string
+		err := tx.QueryRow(ctx, s.q("still_mine"), r.w.Record, r.worker, r.w.Token, unlessEmpty(xact)).Scan(&f.mine, &fate)
+		if fate != nil {
+			f.fate = *fate
+		}
+		return err
 	})
 	return f, translate("look at a transaction in doubt", err)
 }

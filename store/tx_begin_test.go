@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/keylinehq/keyline/keylinetype"
 )
@@ -28,19 +29,28 @@ func (x *txRig) unbegun(why string) {
 // TestATransactionThatCannotBeBegunIsNotCharged: the handler has not run, and it is not the delivery that failed.
 func TestATransactionThatCannotBeBegunIsNotCharged(t *testing.T) {
 	var refuse atomic.Bool
+	var reason atomic.Pointer[error]
 	x := newTxRig(t, func(c *Config) {
 		next := c.Pool.ConnConfig.DialFunc
 		c.Pool.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if refuse.Load() {
-				return nil, errors.New("staged: nobody answers")
+				return nil, *reason.Load()
 			}
 			return next(ctx, network, addr)
 		}
 		c.Pool.ConnConfig.RuntimeParams["lock_timeout"] = "20ms"
 	})
 	refuse.Store(true)
-	x.unbegun("no connection")
+	for why, err := range map[string]error{
+		"no connection": errors.New("staged: nobody answers"), "a password that was changed": &pgconn.PgError{Severity: "FATAL", Code: "28P01"},
+	} {
+		reason.Store(&err)
+		x.unbegun(why)
+	}
 	refuse.Store(false)
+	x.exec("alter function keyline.hold rename to hold_away")
+	x.unbegun("no function")
+	x.exec("alter function keyline.hold_away rename to hold")
 
 	locker, err := x.pool.Begin(t.Context())
 	if err != nil {

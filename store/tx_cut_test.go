@@ -19,6 +19,8 @@ type cutter struct {
 	before bool
 	// keep: the server is not told that its client is gone.
 	keep bool
+	// meanwhile is called when the reply has come, and is lost.
+	meanwhile func()
 
 	mu   sync.Mutex
 	kept []net.Conn
@@ -64,6 +66,10 @@ func (c *cut) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	if c.off.Load() { // the reply has come, so it has committed
+		if c.by.meanwhile != nil {
+			c.by.meanwhile()
+			c.by.meanwhile = nil
+		}
 		return 0, errCut
 	}
 	return n, err
@@ -104,7 +110,7 @@ func TestACommitWhoseReplyWasLostIsLookedInto(t *testing.T) {
 			})
 			committed, handled := !tc.before, tc.fails
 			switch {
-			case out.Fenced:
+			case out.Fenced || out.Cancelled:
 				t.Fatalf("%+v", out)
 			case committed && (out.Booked == nil || errors.Is(out.Err, errBoom) != handled):
 				t.Errorf("it had committed: %+v", out)
@@ -120,6 +126,38 @@ func TestACommitWhoseReplyWasLostIsLookedInto(t *testing.T) {
 			}
 			if n := x.effects(); n != map[bool]int64{true: 1}[committed && !handled] {
 				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
+
+// Promise: no attempt is charged for what was committed, also where disabling has swept away the row that tells it.
+func TestACommitThatTheRowDoesNotTellOfIsNotCharged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		meanwhile string
+		fails     bool
+	}{
+		"swept away":                        {meanwhile: "delete from keyline.checkpoints"},
+		"swept away, and back at its place": {meanwhile: "update keyline.checkpoints set seq = 0"},
+		"swept away, and back beyond it":    {meanwhile: "update keyline.checkpoints set seq = 2"},
+		"a failure, swept away":             {meanwhile: "delete from keyline.checkpoints", fails: true},
+		"a failure, and as it was before": {meanwhile: `update keyline.checkpoints set seq = 0, state = 'ready', attempt = 0,
+			next_attempt_at = null, first_failed_at = null, error_code = null`, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &cutter{}
+			defer c.close()
+			x := newTxRig(t, func(cfg *Config) { cfg.Pool.ConnConfig.DialFunc = c.dial })
+			c.meanwhile = func() { x.exec(tc.meanwhile) }
+			out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+				c.armed.Store(true)
+				if tc.fails {
+					return errBoom
+				}
+				return effect(1)(ctx, tx)
+			})
+			if !out.Cancelled || out.Fenced || out.Booked != nil || !errors.Is(out.Err, errUnknown) || errors.Is(out.Err, errBoom) != tc.fails {
+				t.Errorf("%+v", out)
 			}
 		})
 	}

@@ -171,7 +171,7 @@ func (l *claimLoop) goDry(ctx context.Context) error {
 	if !known {
 		l.s.due.take()
 		var err error
-		if d, ok, err = l.s.cfg.Deliveries.NextDue(ctx, l.s.hosted()); err != nil {
+		if d, ok, err = l.s.cfg.Deliveries.NextDue(ctx, l.s.Hosted()); err != nil {
 			l.s.noticeFence(err)
 			return fmt.Errorf("next due time: %w", err)
 		}
@@ -185,7 +185,7 @@ func (l *claimLoop) goDry(ctx context.Context) error {
 
 // call makes one claim and passes on what it got.
 func (l *claimLoop) call(ctx context.Context, inc *incarnation, r core.ClaimRequest) (int, error) {
-	r.Worker, r.Hosted = inc.worker, l.s.hosted()
+	r.Worker, r.Hosted = inc.worker, l.s.Hosted()
 	l.s.claiming.Lock()
 	defer l.s.claiming.Unlock()
 	var claims []core.Claim

@@ -62,10 +62,10 @@ type Config struct {
 	// SuspectYield is how long a suspect record has the worker's one suspect
 	// place for itself. Default: 1 s.
 	SuspectYield time.Duration
-	// FlushDelay, CrashBudget and LoadLimit are the machines' settings.
+	// FlushDelay, CrashBudget and LoadLimit are the machines' settings, as in delivery.Options.
 	FlushDelay  time.Duration
 	CrashBudget int
-	LoadLimit   int // default: 64
+	LoadLimit   int
 
 	// Pairs is shared by the workers of a process that use the same database
 	// and schema. Default: one of its own.

@@ -135,7 +135,7 @@ func TestResidentRecordsLearnOfTheRegistry(t *testing.T) {
 	eventually(t, "the new consumer's events", func() bool { return slices.Equal(r.got(records[0], "late"), []int64{1, 2}) })
 	close(release)
 	eventually(t, "the rest", func() bool { return store.through(records, 2, first, late) })
-	if w.Registry().Consumer(late) == nil {
+	if w.registry.Load().Consumer(late) == nil {
 		t.Error("the worker's registry is the old one")
 	}
 }

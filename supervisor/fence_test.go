@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,6 +162,44 @@ func TestClaimsWithoutAHolderAreHandedBack(t *testing.T) {
 	if w.Health().Orphans == 0 {
 		t.Error("no orphans counted")
 	}
+}
+
+// stuckLog is where a log goes whose reader stands still: nothing is taken from this message on.
+type stuckLog struct {
+	message string
+	free    chan struct{}
+}
+
+func (*stuckLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l *stuckLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l *stuckLog) WithGroup(string) slog.Handler          { return l }
+func (l *stuckLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == l.message {
+		<-l.free
+	}
+	return nil
+}
+
+// What a worker has lost it stops at once, though nobody takes what it has to say about that.
+func TestAFenceDoesNotWaitForTheLog(t *testing.T) {
+	store := newTwinStore(t, real())
+	store.consumer("a")
+	store.records(t, 1, 1)
+	cancelled := make(chan struct{})
+	var once sync.Once
+	r := newRecorder(t, func(ctx context.Context, _ core.Work) error {
+		<-ctx.Done()
+		once.Do(func() { close(cancelled) })
+		return ctx.Err()
+	})
+	log := &stuckLog{message: "worker is fenced", free: make(chan struct{})}
+	w := startWorker(t, store, r, func(c *Config) { c.Log = slog.New(log) })
+	eventually(t, "the handler runs", func() bool { return r.total() == 1 })
+	old := w.Worker()
+	w.noticeFence(keylinetype.ErrFenced)
+	receive(t, "the handler's context ends", cancelled)
+	close(log.free)
+	eventually(t, "a new incarnation", func() bool { return w.Worker() > old })
 }
 
 // A record that is being loaded while its worker is fenced is not begun under

@@ -43,7 +43,7 @@ type lane struct {
 	max      int
 	inFlight int
 	queue    actors.Queue
-	oldest   time.Duration // when the queue was last empty
+	oldest   time.Duration // since when the queue has not been empty; of no meaning while it is
 	breaker  breaker
 	probe    *actors.Ticket
 	done     int64 // runs that ended, for the queue's estimate
@@ -170,9 +170,6 @@ func (g *gate) dispatch(started []*actors.Ticket) []*actors.Ticket {
 		g.queued--
 		g.inFlight++
 		l.inFlight++
-		if l.queue.Len() == 0 {
-			l.oldest = 0
-		}
 	}
 	return started
 }

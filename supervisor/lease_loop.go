@@ -142,7 +142,6 @@ func (s *Supervisor) holdLease(ctx context.Context, inc *incarnation) error {
 // counts, every handler's context is cancelled, every record actor ends. Handlers
 // that go on are known to Pairs: nothing starts beside them.
 func (s *Supervisor) fence(ctx context.Context, inc *incarnation, cause error) {
-	s.cfg.Log.Error("worker is fenced", "worker", inc.worker, "cause", cause)
 	s.stats.fenced.Add(1)
 	s.fencedWorker.Store(inc.worker)
 	s.inc.Store(nil)
@@ -150,6 +149,8 @@ func (s *Supervisor) fence(ctx context.Context, inc *incarnation, cause error) {
 	s.loader.drop()
 	s.dropSuspects()
 	s.table.each(func(p *place) { p.seat.Fence(inc.gen) })
+	// Not before: whoever takes the log may keep it waiting, while another worker runs what this one has lost.
+	s.cfg.Log.Error("worker is fenced", "worker", inc.worker, "cause", cause)
 	// No error: ctx ends with the whole worker.
 	_ = s.table.wait(ctx, func() bool { return s.table.of(inc.gen) == 0 })
 	select { // what was asked for the old incarnation is done
@@ -266,7 +267,7 @@ func (s *Supervisor) sweepOrphans(ctx context.Context, worker int64) error {
 
 // refreshDue tells the claim loop of due times that others have made meanwhile.
 func (s *Supervisor) refreshDue(ctx context.Context) error {
-	d, ok, err := s.cfg.Deliveries.NextDue(ctx, s.hosted())
+	d, ok, err := s.cfg.Deliveries.NextDue(ctx, s.Hosted())
 	if err != nil {
 		return fmt.Errorf("next due time: %w", err)
 	}

@@ -67,7 +67,7 @@ func TestThePublishedStateShowsTheBreakers(t *testing.T) {
 	w := startWorker(t, store, newRecorder(t, nil))
 	eventually(t, "delivered", func() bool { return store.through(records, 1, a) })
 	w.idle(t)
-	w.tripBreaker(&actors.Escalation{Consumer: w.Registry().Consumer(a), Err: errDown})
+	w.tripBreaker(&actors.Escalation{Consumer: w.registry.Load().Consumer(a), Err: errDown})
 	var got struct {
 		State     string
 		Consumers []ConsumerHealth

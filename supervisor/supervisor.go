@@ -254,9 +254,6 @@ func (s *Supervisor) Worker() int64 {
 // started it stops it then. It is heard of within a third of the lease.
 func (s *Supervisor) DrainAsked() <-chan struct{} { return s.drainAsked }
 
-// Registry is the registry that new records go by; nil before Start.
-func (s *Supervisor) Registry() *core.Registry { return s.registry.Load() }
-
 func (s *Supervisor) refreshRegistry(ctx context.Context) (*core.Registry, error) {
 	r, err := s.cfg.Deliveries.Registry(ctx)
 	if err != nil {
@@ -278,10 +275,15 @@ func (s *Supervisor) refreshRegistry(ctx context.Context) (*core.Registry, error
 	}
 }
 
-// hosted are the consumers that this worker claims for.
-func (s *Supervisor) hosted() []int32 {
-	var ids []int32
-	for _, c := range s.registry.Load().Consumers {
+// Hosted are the ids of the consumers that this worker claims for, by the registry that new records
+// go by; none before Start.
+func (s *Supervisor) Hosted() []int32 {
+	r := s.registry.Load()
+	if r == nil {
+		return nil
+	}
+	ids := make([]int32, 0, len(r.Consumers))
+	for _, c := range r.Consumers {
 		if c.Hosted && c.Status == core.Active {
 			ids = append(ids, c.ID)
 		}

@@ -59,8 +59,8 @@ func (m *Machine) apply(c *core.Command) (done bool, detail string) {
 
 const nothingToDo = "nothing to do: no delivery of it is in backoff or parked"
 
-// headOf returns the lane whose head the command is about, if that head is in backoff or parked.
-func (m *Machine) headOf(c *core.Command, l *lane) bool {
+// isAbout reports whether a command is about a lane's head, and that is in backoff or parked.
+func (m *Machine) isAbout(c *core.Command, l *lane) bool {
 	if c.Consumer != 0 && l.c.ID != c.Consumer {
 		return false
 	}
@@ -70,7 +70,7 @@ func (m *Machine) headOf(c *core.Command, l *lane) bool {
 	return c.Seq == 0 || c.Seq == m.headSeq(l)
 }
 
-// headSeq is the seq of a lane's next event.
+// headSeq is the seq of a lane's next event; where that is not loaded, the least that it can be.
 func (m *Machine) headSeq(l *lane) int64 {
 	if e, _, known := m.events.next(l.cp.Seq); known && e != nil {
 		return e.Seq
@@ -82,7 +82,7 @@ func (m *Machine) applyRetry(c *core.Command) (bool, string) {
 	n := 0
 	for i := range m.lanes {
 		l := &m.lanes[i]
-		if m.headOf(c, l) {
+		if m.isAbout(c, l) {
 			m.grant(l)
 			n++
 		}
@@ -98,13 +98,13 @@ func (m *Machine) grant(l *lane) {
 	l.cp.State, l.cp.NextAttemptAt = core.Ready, zeroTime
 	l.cp.Granted, l.cp.Crashes = l.cp.Attempt, 0
 	l.heldUntil = zeroTime
-	l.replay = true
+	l.replay, l.mine = true, true
 }
 
 func (m *Machine) applySkip(c *core.Command) (bool, string) {
 	for i := range m.lanes {
 		l := &m.lanes[i]
-		if c.Consumer == l.c.ID && m.headOf(c, l) {
+		if c.Consumer == l.c.ID && m.isAbout(c, l) {
 			m.giveUp(l, c)
 			return true, "skipped"
 		}
@@ -117,11 +117,12 @@ func (m *Machine) giveUp(l *lane, c *core.Command) {
 	seq := m.headSeq(l)
 	l.owes = true
 	m.acc.Skips = append(m.acc.Skips, core.Skip{Record: m.claim.Record, Seq: seq, Consumer: l.c.ID, Attempt: l.cp.Attempt,
-		Code: "operator", Reason: Sanitize(c.Reason), At: m.now})
+		Code: core.SkipOperator, Reason: Sanitize(c.Reason), At: m.now})
 	m.deadUpdate(m.closed(core.DeadRetry{Record: m.claim.Record, Consumer: l.c.ID, Seq: seq,
 		Attempt: l.cp.Attempt, Granted: l.cp.Granted}, core.DeadResolved, c))
 	m.count(&core.Counts{Consumer: l.c.ID, Skipped: 1})
 	l.past(seq)
+	l.mine = true
 }
 
 func (m *Machine) closed(d core.DeadRetry, status core.DeadRetryStatus, c *core.Command) core.DeadUpdate {

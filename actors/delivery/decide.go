@@ -108,7 +108,7 @@ func (j *judgement) uncharged(state core.State, due time.Time) {
 func (j *judgement) skipped(seq int64, reason string) {
 	j.to(DeliveryIgnored)
 	j.b.Counts.Skipped = 1
-	j.b.Skip = &core.Skip{Record: j.w.Record, Seq: seq, Consumer: j.c.ID, Attempt: j.w.Attempt, Code: "handler", Reason: Sanitize(reason), At: j.now}
+	j.b.Skip = &core.Skip{Record: j.w.Record, Seq: seq, Consumer: j.c.ID, Attempt: j.w.Attempt, Code: core.SkipHandler, Reason: Sanitize(reason), At: j.now}
 	j.status = core.DeadResolved
 	j.past(seq)
 }
@@ -211,8 +211,8 @@ func (j *judgement) finish() core.Booking {
 // unsupportedBooking makes a dead letter of an event whose version is not supported, without a run.
 func unsupportedBooking(now time.Time, w *core.Work) core.Booking {
 	j := judgement{now: now, c: w.Consumer, w: w, cp: w.Checkpoint, state: DeliveryPending}
-	j.cp.FirstFailedAt = now
-	j.cp.ErrorCode = "version_not_supported"
+	j.cp.FirstFailedAt, j.cp.NextAttemptAt = now, zeroTime // it may have been in backoff when its version was still supported
+	j.cp.ErrorCode = core.CodeUnsupportedDead              // not CodeUnsupportedVersion: afterLoad would unpark it
 	j.dead(core.DeadUnsupported, core.CodeUnsupportedVersion, "the consumer does not support this version")
 	j.b.Counts = core.Counts{Consumer: w.Consumer.ID, Dead: 1, LastEventAt: w.Events[0].CreatedAt}
 	return j.finish()

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 
@@ -13,9 +14,9 @@ type cache struct {
 	// events are ascending, without repeats. What has once been in the slice is
 	// never changed in place: works have parts of it.
 	events  []core.Event
-	covered []stretch // ascending, apart
-	asked   []core.EventRange
-	askedTo int64 // the head when the ranges on their way were asked for
+	covered []stretch         // ascending, apart
+	asked   []core.EventRange // the ranges that are on their way
+	askedTo int64             // the head when they were asked for
 }
 
 // stretch covers the events with after < seq <= to.
@@ -44,9 +45,10 @@ func (c *cache) load(l *core.Loaded, limit int) {
 	}
 }
 
-// add takes the answer to the ranges asked for.
+// add takes the answer to the ranges asked for, which may overlap.
 func (c *cache) add(events []core.Event) {
-	sort.Slice(events, func(i, j int) bool { return events[i].Seq < events[j].Seq })
+	slices.SortFunc(events, bySeq)
+	events = slices.CompactFunc(events, sameSeq)
 	c.insert(events)
 	for _, r := range c.asked {
 		c.cover(r.From, max(c.askedTo, c.last()), r.Limit, events)
@@ -55,12 +57,15 @@ func (c *cache) add(events []core.Event) {
 }
 
 // cover notes that the first limit events above after are loaded: up to the
-// last of them, or to the head where there were fewer.
+// last of them, or to the head where there were fewer, or to where the answer was cut.
 func (c *cache) cover(after, head int64, limit int, events []core.Event) {
 	i := sort.Search(len(events), func(i int) bool { return events[i].Seq > after })
 	to := head
 	if len(events)-i >= limit {
 		to = events[i+limit-1].Seq
+	}
+	if k := slices.IndexFunc(events[i:], func(e core.Event) bool { return e.Cut }); k >= 0 {
+		to = min(to, events[i+k].Seq)
 	}
 	if to <= after {
 		return
@@ -75,9 +80,13 @@ func (c *cache) cover(after, head int64, limit int, events []core.Event) {
 		}
 	}
 	c.covered = append(kept, merged)
-	slices.SortFunc(c.covered, func(a, b stretch) int { return int(min(max(a.after-b.after, -1), 1)) })
+	slices.SortFunc(c.covered, func(a, b stretch) int { return cmp.Compare(a.after, b.after) })
 }
 
+func bySeq(a, b core.Event) int    { return cmp.Compare(a.Seq, b.Seq) }
+func sameSeq(a, b core.Event) bool { return a.Seq == b.Seq }
+
+// insert takes events that are ascending, without repeats.
 func (c *cache) insert(events []core.Event) {
 	if len(events) == 0 {
 		return
@@ -91,8 +100,8 @@ func (c *cache) insert(events []core.Event) {
 		return
 	}
 	c.events = slices.Concat(c.events, events)
-	slices.SortStableFunc(c.events, func(a, b core.Event) int { return int(min(max(a.Seq-b.Seq, -1), 1)) })
-	c.events = slices.CompactFunc(c.events, func(a, b core.Event) bool { return a.Seq == b.Seq })
+	slices.SortStableFunc(c.events, bySeq)
+	c.events = slices.CompactFunc(c.events, sameSeq)
 }
 
 // next returns the first event above seq. known is false where it is not
@@ -129,9 +138,20 @@ func (c *cache) search(seq int64) int {
 	return sort.Search(len(c.events), func(i int) bool { return c.events[i].Seq > seq })
 }
 
-// forget drops events up to seq, once there are many.
+// keptBytes is how many bytes of payload are much, be they of few events.
+const keptBytes = 64 << 10
+
+// bytes is the size of the payloads that are kept.
+func (c *cache) bytes() (n int) {
+	for i := range c.events {
+		n += len(c.events[i].Payload)
+	}
+	return n
+}
+
+// forget drops events up to seq, once there are many, or much.
 func (c *cache) forget(seq int64, limit int) {
-	if len(c.events) < 4*limit {
+	if len(c.events) < 4*limit && c.bytes() < keptBytes {
 		return
 	}
 	i := c.search(seq)

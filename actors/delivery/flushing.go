@@ -111,20 +111,8 @@ func (m *Machine) planRow(l *lane, f *core.Flush) {
 	if l.running {
 		l.inFlush = l.beyond - l.inHand
 	}
-	want := upsert
 	m.remember(l, f.Clear)
-	switch l.c.Status {
-	case core.Disabled, core.Retired:
-		want = remove
-	case core.Active:
-		if !l.c.Transactional && l.cp.Seq == f.Cursor && l.cp.Plain() && l.cp.LiveFrom <= l.cp.Seq {
-			want = remove
-		}
-	default: // paused keeps its place, backfilling has its start
-		if l.db == nil && l.c.Status == core.Paused && l.cp.Plain() && l.cp.Seq == f.Cursor {
-			return
-		}
-	}
+	want := l.wantedRow(f.Cursor)
 	switch {
 	case l.c.Transactional && l.running && l.db != nil: // HandleTx moves it
 	case want == remove && l.db != nil:
@@ -138,6 +126,25 @@ func (m *Machine) planRow(l *lane, f *core.Flush) {
 			l.writeAhead = aheadSent
 		}
 	}
+}
+
+// wantedRow says what is to become of a consumer's row where the record's cursor comes to stand at cursor.
+func (l *lane) wantedRow(cursor int64) plan {
+	plain := l.cp.Plain() && l.cp.Seq == cursor
+	switch l.c.Status {
+	case core.Disabled, core.Retired:
+		return remove
+	case core.Active:
+		if plain && !l.c.Transactional && l.cp.LiveFrom <= l.cp.Seq {
+			return remove
+		}
+	case core.Paused:
+		if plain && l.db == nil {
+			return leave // while the cursor stays it tells the place, and once it moves a row does
+		}
+	case core.Backfilling:
+	}
+	return upsert
 }
 
 // allRan reports whether suspicion ends: every written-ahead attempt has ended

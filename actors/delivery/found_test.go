@@ -540,6 +540,21 @@ func TestParkedVersionKeepsItsAttempts(t *testing.T) {
 	}
 }
 
+func TestVersionThatIsNoLongerSupportedEndsItsBackoff(t *testing.T) {
+	for _, onDead := range []keylinetype.OnDead{keylinetype.Park, keylinetype.Advance} {
+		c := consumer(1, func(c *core.Consumer) {
+			c.Versions, c.OnUnsupported, c.OnDead = []int{2}, keylinetype.DeadLetterUnsupported, onDead
+		})
+		s := start(t, registry(c), loaded(1, 0, func(l *core.Loaded) {
+			l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Backoff, Attempt: 1, NextAttemptAt: begin.Add(time.Minute), FirstFailedAt: begin}}
+		}))
+		f := s.flush(core.Settle)
+		if k := row(f, 1); len(f.DeadLetters) != 1 || k != nil && !k.NextAttemptAt.IsZero() {
+			t.Errorf("%s: it is due, and in no backoff: %+v", onDead, f)
+		}
+	}
+}
+
 func TestFailedBatchDoesNotEndSuspicion(t *testing.T) {
 	s := start(t, registry(consumer(1, func(c *core.Consumer) { c.BatchSize = 2 })), loaded(2, 0, func(l *core.Loaded) { l.Unclean = true }))
 	s.end(s.start(1), errHandler)
@@ -592,5 +607,37 @@ func TestRunningRetryOfADisabledConsumerIsLeftToItsHandler(t *testing.T) {
 	s.step(&Ended{&w, core.Outcome{Err: errHandler, Booked: &b}})
 	if s.m.retryRuns(1) {
 		t.Fatal("the run has ended")
+	}
+}
+
+func TestAnActOnAPausedConsumerOutlivesAResume(t *testing.T) {
+	// Found by a staged fault (34b): the act was applied, and the registry had moved before it was written.
+	parks := func(status core.Status) *core.Consumer {
+		return consumer(1, func(c *core.Consumer) { c.OnDead, c.Status = keylinetype.Park, status })
+	}
+	for _, kind := range []core.CommandKind{core.CommandResolveDead, core.CommandSkip, core.CommandRetryDead} {
+		state := func(l *core.Loaded) {
+			l.Events = events(1, 2)
+			l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 1, State: core.Parked, Attempt: 1, FirstFailedAt: begin, ErrorCode: "x"}}
+			l.Commands = []core.Command{{ID: 9, Record: 1, Kind: kind, Consumer: 1, Seq: 1, DeadLetter: 5, DeadOpen: true,
+				Dead: &core.DeadRetry{ID: 5, Record: 1, Consumer: 1, Seq: 1, Attempt: 1, FirstFailedAt: begin}}}
+		}
+		s := start(t, registry(parks(core.Paused), consumer(2)), loaded(2, 0, state))
+		for _, f := range find[Flush](s) {
+			if len(f.Flush.Applied) != 1 || !f.Flush.Applied[0].Done {
+				t.Fatalf("%s is not applied: %+v", kind, f.Flush.Applied)
+			}
+		}
+		s.flush(core.Keep)
+		s.step(&Flushed{core.FlushResult{Record: 1, Token: 7, Status: core.FlushEpoch}})
+		only[Reload](s)
+		s.step(Reloaded{Registry: core.NewRegistry(2, s.m.reg.Ordering, []*core.Consumer{parks(core.Active), consumer(2)}, nil), Loaded: loaded(2, 0, state)})
+		want := int64(2) // given up: it goes on
+		if kind == core.CommandRetryDead {
+			want = 1 // in order
+		}
+		if w, ok := s.starts()[1]; !ok || w.Events[0].Seq != want {
+			t.Errorf("after %s, and a resume, it starts %+v, want event %d", kind, w, want)
+		}
 	}
 }

@@ -44,8 +44,9 @@ func (m *Machine) set(l *lane, c *core.Consumer, loaded *core.Loaded) {
 // anyNumber of events may have run.
 const anyNumber = math.MaxInt
 
-// remember keeps in the row which events may have run before. What the next claim learns from
-// the mailbox, which stays unclean, is left to that.
+// remember sets what the row says of the events that may have run before. cleared is true where the flush that
+// carries the row makes the mailbox clean. As long as that is unclean the next claim learns by it that a window may
+// have run, and the row need not say so.
 func (m *Machine) remember(l *lane, cleared bool) {
 	switch {
 	case l.redeliver > 0 && l.untold && m.behind(l):
@@ -60,8 +61,8 @@ func (m *Machine) remember(l *lane, cleared bool) {
 	}
 }
 
-// mayHaveRun is the last of the events that may have run under an earlier claim. Where it is not loaded it is
-// the head: too much.
+// mayHaveRun is the last of the events that may have run under an earlier claim; where it is not loaded, the head,
+// which is too much and does no harm.
 func (m *Machine) mayHaveRun(l *lane) int64 {
 	seq := max(l.cp.Seq, l.untried)
 	for n := l.redeliver; n > 0 && seq < m.head; {
@@ -127,7 +128,7 @@ func (m *Machine) reconsider(l *lane) {
 	}
 }
 
-// applies also leaves out what was created before a consumer's start time.
+// applies is the registry's word, but for events from before a consumer's start time, which concern it not at all.
 func (m *Machine) applies(l *lane, e *core.Event) core.Applicability {
 	if l.c.Start.Kind == keylinetype.StartAt && e.CreatedAt.Before(l.c.Start.Time) {
 		return core.NotApplicable
@@ -219,16 +220,21 @@ func (m *Machine) unsupported(l *lane, e *core.Event) bool {
 	}
 }
 
-// lockstepHolds reports whether, under lockstep, an older event is not yet
-// terminal for some consumer that it concerns. Paused, parked and unhosted
-// consumers hold the record; disabled, retired and backfilling ones do not.
+// inStep reports whether, under lockstep, a lane's events hold the others: also where it is
+// paused, parked or unhosted, but not where it is disabled, retired or backfilling.
+func (l *lane) inStep() bool {
+	return (l.c.Status == core.Active || l.c.Status == core.Paused) && !l.c.ContractOnly
+}
+
+// lockstepHolds reports whether, under lockstep, an event in front of seq is not yet
+// terminal for some other consumer that it concerns.
 func (m *Machine) lockstepHolds(l *lane, seq int64) bool {
 	if m.reg.Ordering != keylinetype.Lockstep {
 		return false
 	}
 	for i := range m.lanes {
 		k := &m.lanes[i]
-		if k == l || (k.c.Status != core.Active && k.c.Status != core.Paused) || k.c.ContractOnly {
+		if k == l || !k.inStep() {
 			continue
 		}
 		if m.terminalTo(k, seq-1) < seq-1 {
@@ -261,7 +267,7 @@ func (m *Machine) terminalTo(k *lane, limit int64) int64 {
 // holdsUnknown reports whether, under lockstep, a lane holds others by events
 // that are not loaded, and from where they are to be.
 func (m *Machine) holdsUnknown(k *lane) (from int64, unknown bool) {
-	if k.running || k.c.ContractOnly || (k.c.Status != core.Active && k.c.Status != core.Paused) {
+	if k.running || !k.inStep() {
 		return 0, false
 	}
 	limit := int64(0)
@@ -315,20 +321,13 @@ func (m *Machine) lockstepBehind(l, k *lane) bool {
 // waits says until when a lane that has work cannot start it: zero means now,
 // held is true where nothing but another's progress will let it.
 func (m *Machine) waits(l *lane) (until time.Time, held bool) {
-	head := l.cp.Seq + 1
-	if e, _, known := m.events.next(l.cp.Seq); known && e != nil {
-		head = e.Seq
-	}
-	if m.lockstepHolds(l, head) || m.siblingHolds(l) {
+	if m.lockstepHolds(l, m.headSeq(l)) || m.siblingHolds(l) {
 		return time.Time{}, true
 	}
 	if l.cp.State == core.Backoff {
 		until = l.cp.NextAttemptAt
 	}
-	if l.heldUntil.After(until) {
-		until = l.heldUntil
-	}
-	return until, false
+	return later(until, l.heldUntil), false
 }
 
 // due reports whether a time has come; zero has.

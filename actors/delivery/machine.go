@@ -25,8 +25,8 @@ type Machine struct {
 	commands []core.Command
 
 	// acc gathers what the next flush carries beside positions; inflight is
-	// what the flush on its way carries, to be taken back if the registry moved.
-	// Both are used again.
+	// what the flush on its way carries, to be taken back if the registry moved;
+	// spare is one that was answered, to be used again as acc.
 	acc, inflight, spare *core.Flush
 	// urgent: a failure is to be written without waiting for siblings.
 	urgent     bool
@@ -91,7 +91,7 @@ type lane struct {
 	writeAhead   stage
 	aheadOf      *core.Checkpoint // what was written ahead of
 	replay       bool             // an operator asked for the head again
-	// mine: it was active under this claim, so that cp is ahead of the database.
+	// mine: it was active under this claim, or an operator has moved it under this claim, so that cp is ahead of the database.
 	mine bool
 }
 
@@ -214,16 +214,6 @@ func (m *Machine) Step(now time.Time, msg Message) []Effect {
 // Claim returns the claim that the machine works under.
 func (m *Machine) Claim() core.Claim { return m.claim }
 
-// Epoch returns the registry epoch that the machine plans with.
-func (m *Machine) Epoch() int64 { return m.reg.Epoch }
-
-// Waiting reports whether the record is resident without a flush of its own on
-// the way, so that only News can tell it of new events and commands.
-func (m *Machine) Waiting() bool { return !m.stopped && !m.flushing && !m.reloading && !m.loading }
-
-// Running is how many Starts are not answered yet.
-func (m *Machine) Running() int { return m.running }
-
 // setBack moves the times that this machine has set itself along with a clock
 // that was set back: they are pauses of its own, and would all be longer by the step. Due times
 // that the database keeps stay as they are there.
@@ -311,7 +301,7 @@ func (m *Machine) setTimer() {
 			}
 		}
 		for i := range m.retries {
-			earlier(m.retries[i].DueAt)
+			earlier(later(m.retries[i].DueAt, m.retries[i].heldUntil))
 		}
 	}
 	if !at.IsZero() && !at.Equal(m.wakeAt) {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -175,6 +176,25 @@ func TestHeadThatMovedIsLoadedInsteadOfSettled(t *testing.T) {
 	}
 }
 
+// Two consumers stand at different places of a long stream: what is read above both is read once, and counts for both.
+func TestRangesThatOverlapAreNotAskedForAgain(t *testing.T) {
+	const limit = 4
+	var c cache
+	c.asked, c.askedTo = []core.EventRange{{Record: 1, From: 5, Limit: limit}, {Record: 1, From: 6, Limit: limit}}, 100
+	c.add(slices.Concat(events(6, 9), events(7, 10)))
+	if got := len(c.events); got != 5 {
+		t.Errorf("%d events are kept, want 5", got)
+	}
+	for seq := int64(5); seq < 10; seq++ {
+		if e, _, known := c.next(seq); !known || e == nil || e.Seq != seq+1 {
+			t.Errorf("after %d: %v, known %v", seq, e, known)
+		}
+	}
+	if _, _, known := c.next(10); known {
+		t.Error("what was not read is known")
+	}
+}
+
 func TestPrunedEventsDoNotStopAConsumer(t *testing.T) {
 	s := start(t, registry(consumer(1)), loaded(9, 0, func(l *core.Loaded) { l.Events = events(7, 9) }))
 	if got := s.start(1).Events[0].Seq; got != 7 {
@@ -258,6 +278,25 @@ func TestBreakerHoldIsADueTime(t *testing.T) {
 	f := s.step(NotStarted{Work: new(s.start(1)), Until: probe}).flush(core.HandBack)
 	if !f.DueAt.Equal(probe) || len(f.Failures) != 0 || row(f, 1) != nil {
 		t.Fatalf("held: %+v", f)
+	}
+}
+
+// The sibling's handler may run for hours: nothing but a timer would tell the machine that the retry may begin.
+func TestARetryThatABreakerHoldsIsTriedAgainThoughASiblingRuns(t *testing.T) {
+	s := start(t, registry(consumer(1), consumer(2)), loaded(2, 1, func(l *core.Loaded) {
+		l.Checkpoints = []core.Checkpoint{{Record: 1, Consumer: 2, Seq: 2, State: core.Ready}}
+		l.Retries = []core.DeadRetry{{ID: 3, Record: 1, Consumer: 2, Seq: 1, Attempt: 4, Granted: 4, DueAt: begin}}
+	}))
+	s.start(1) // and does not end
+	retry := s.step(EventsLoaded{events(1, 1)}).start(2)
+	until := begin.Add(15 * time.Second)
+	s.step(NotStarted{&retry, until})
+	none[Start](s)
+	if at := only[WakeAt](s).At; !at.Equal(until) {
+		t.Fatalf("wakes at %s, want %s", at, until)
+	}
+	if w := s.after(15 * time.Second).start(2); w.Dead == nil || w.Attempt != 5 {
+		t.Fatalf("retry: %+v", w)
 	}
 }
 

@@ -12,7 +12,6 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 	}
 	old := m.lanes
 	m.base = loaded.Base
-	m.events.insert(loaded.Events)
 	m.events.load(loaded, m.opts.LoadLimit)
 	m.head = max(m.head, loaded.Head, m.events.last())
 	lanes := make([]lane, len(reg.Consumers))

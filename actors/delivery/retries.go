@@ -28,10 +28,11 @@ func (m *Machine) addRetry(d core.DeadRetry) {
 	m.retries = append(m.retries, retry{DeadRetry: d})
 }
 
+// dropRetry forgets a retry; false where there is none, or it runs.
 func (m *Machine) dropRetry(id int64) bool {
 	for i := range m.retries {
 		if m.retries[i].ID == id && !m.retries[i].running {
-			m.retries = append(m.retries[:i], m.retries[i+1:]...)
+			m.retries = slices.Delete(m.retries, i, i+1)
 			return true
 		}
 	}
@@ -55,40 +56,41 @@ func (m *Machine) retryReady(r *retry) bool {
 	return l != nil && l.hosted() && !r.running && m.due(r.DueAt) && m.due(r.heldUntil)
 }
 
+// startRetries starts the retries that may start, and forgets those that never will.
 func (m *Machine) startRetries() {
-	for i := 0; i < len(m.retries); i++ {
-		r := &m.retries[i]
-		if r.running {
-			continue // its outcome may be on its way to the database within its handler's transaction
+	for i := 0; i < len(m.retries); {
+		if m.startRetry(&m.retries[i]) {
+			i++
+		} else {
+			m.retries = slices.Delete(m.retries, i, i+1)
 		}
-		l := m.lane(r.Consumer)
-		if l == nil || l.c.Status == core.Disabled || l.c.Status == core.Retired {
-			m.reopen(r, "consumer_gone", "its consumer is no longer there")
-			m.retries = append(m.retries[:i], m.retries[i+1:]...)
-			i--
-			continue
-		}
-		if !m.retryReady(r) || l.running || m.retryRuns(r.Consumer) || l.writeAhead != notAhead {
-			continue
-		}
-		known := m.findEvent(r)
-		if !known {
-			continue
-		}
-		if r.event == nil {
-			m.reopen(r, "event_pruned", "the event is no longer there")
-			m.retries = append(m.retries[:i], m.retries[i+1:]...)
-			i--
-			continue
-		}
-		if r.Crashes >= m.opts.CrashBudget {
-			m.reopenAs(r, core.DeadCrashes, core.CodeCrash, "the process ended during each of its runs")
-			m.retries = append(m.retries[:i], m.retries[i+1:]...)
-			i--
-			continue
-		}
-		m.tryRetry(r, l, r.event)
 	}
+}
+
+// startRetry starts a retry if it may start. stays is false where it can never run: then its
+// dead letter is open again.
+func (m *Machine) startRetry(r *retry) (stays bool) {
+	if r.running {
+		return true // its outcome may be on its way to the database within its handler's transaction
+	}
+	l := m.lane(r.Consumer)
+	if l == nil || l.c.Status == core.Disabled || l.c.Status == core.Retired {
+		m.reopen(r, "", core.CodeConsumerGone, "its consumer is no longer there")
+		return false
+	}
+	if !m.retryReady(r) || l.running || m.retryRuns(r.Consumer) || l.writeAhead != notAhead || !m.findEvent(r) {
+		return true
+	}
+	switch {
+	case r.event == nil:
+		m.reopen(r, "", core.CodeEventPruned, "the event is no longer there")
+		return false
+	case r.Crashes >= m.opts.CrashBudget:
+		m.reopen(r, core.DeadCrashes, core.CodeCrash, "the process ended during each of its runs")
+		return false
+	}
+	m.tryRetry(r, l, r.event)
+	return true
 }
 
 // findEvent keeps a retry's event apart: the cache forgets what younger
@@ -191,20 +193,11 @@ func (m *Machine) retryEnded(w *core.Work, out *core.Outcome) {
 		r.DeadRetry = b.Dead.DeadRetry
 		return
 	}
-	for i := range m.retries {
-		if m.retries[i].ID == w.Dead.ID {
-			m.retries = append(m.retries[:i], m.retries[i+1:]...)
-			return
-		}
-	}
+	m.dropRetry(w.Dead.ID)
 }
 
-// reopen ends a retry that cannot run.
-func (m *Machine) reopen(r *retry, code, message string) {
-	m.reopenAs(r, "", code, message)
-}
-
-func (m *Machine) reopenAs(r *retry, reason core.DeadReason, code, message string) {
+// reopen ends a retry that cannot run. reason is what its dead letter is then dead for; "": as before.
+func (m *Machine) reopen(r *retry, reason core.DeadReason, code, message string) {
 	m.deadUpdate(core.DeadUpdate{DeadRetry: r.DeadRetry, Status: core.DeadAgain,
 		Reason: reason, Code: code, Message: message, At: m.now})
 	m.urgent = true

@@ -20,45 +20,54 @@ func (m *Machine) startLanes() {
 	}
 }
 
+// tryStart starts a lane's next delivery, or asks for what has to be durable before it. at is the
+// lane's place among the lanes.
 func (m *Machine) tryStart(l *lane, at int) {
-	if !l.hosted() || l.running || l.cp.State == core.Parked || !m.behind(l) || m.retryRuns(l.c.ID) {
+	if !m.mayStart(l) {
 		return
 	}
-	if l.beyond >= l.c.Window {
-		return // until the flush
-	}
-	if l.c.Transactional && m.flushing && (l.planned != leave || l.owing) {
-		return // its row is the fence of HandleTx, and what was passed over is to be durable before HandleTx moves the row past it
-	}
-	e, _, known := m.events.next(l.cp.Seq)
-	if !known || e == nil || m.applies(l, e) != core.Applies {
-		return
-	}
-	if until, held := m.waits(l); held || !m.due(until) {
-		return
-	}
-	if m.suspect {
-		if m.running > 0 || m.someAhead(l) {
-			return
-		}
-		if l.writeAhead != aheadDone {
-			if l.writeAhead == notAhead {
-				cp := l.cp
-				l.writeAhead, l.aheadOf = aheadAsked, &cp
-				l.cp.State, l.cp.NextAttemptAt = core.Started, time.Time{}
-				l.cp.Attempt++
-				m.urgent = true
-				m.touch()
-			}
+	switch {
+	case m.suspect:
+		if m.running > 0 || m.someAhead(l) || !m.writtenAhead(l) {
 			return
 		}
 		m.turn = at + 1
-	} else if l.c.Transactional && (l.db == nil || l.owes) {
+	case l.c.Transactional && (l.db == nil || l.owes):
 		m.urgent = true // considerFlush writes the row that HandleTx will move, and what it would move past
 		m.touch()
 		return
 	}
 	m.start(l)
+}
+
+// mayStart reports whether a lane has an event to deliver now, which nothing holds back.
+func (m *Machine) mayStart(l *lane) bool {
+	switch {
+	case !l.hosted() || l.running || l.cp.State == core.Parked || !m.behind(l) || m.retryRuns(l.c.ID):
+		return false
+	case l.beyond >= l.c.Window:
+		return false // until the flush
+	case l.c.Transactional && m.flushing && (l.planned != leave || l.owing):
+		// Its row is the fence of HandleTx, and what was passed over is to be durable before HandleTx moves the row past it.
+		return false
+	case !m.headApplies(l):
+		return false
+	}
+	until, held := m.waits(l)
+	return !held && m.due(until)
+}
+
+// writtenAhead reports whether a suspect's attempt is durable; where that was not asked for yet, it asks.
+func (m *Machine) writtenAhead(l *lane) bool {
+	if l.writeAhead == notAhead {
+		cp := l.cp
+		l.writeAhead, l.aheadOf = aheadAsked, &cp
+		l.cp.State, l.cp.NextAttemptAt = core.Started, time.Time{}
+		l.cp.Attempt++
+		m.urgent = true
+		m.touch()
+	}
+	return l.writeAhead == aheadDone
 }
 
 // someAhead reports whether another delivery of this suspect is being written ahead.
@@ -179,13 +188,10 @@ func (m *Machine) requestEvents() {
 	m.do(LoadEvents{ranges})
 }
 
-// wantsEvents: a hosted lane with work; an unhosted one too if it stands at the
-// cursor, since it is to be moved past what does not concern it.
+// wantsEvents reports whether a lane could go on with events that may not be loaded. One that
+// is not hosted here makes do with what others have asked for: its own hosts come for the rest.
 func (m *Machine) wantsEvents(l *lane) bool {
-	if l.c.Status != core.Active || l.running || !m.behind(l) {
-		return false
-	}
-	if !l.c.Hosted {
+	if !l.hosted() || l.running || !m.behind(l) {
 		return false
 	}
 	if l.cp.State == core.Parked {

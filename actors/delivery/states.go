@@ -1,11 +1,15 @@
 package delivery
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // DeliveryState is where one event stands with one consumer.
 type DeliveryState string
 
-// The states of a delivery. The view "deliveries" shows the same words.
+// The states of a delivery. The view "deliveries" shows the same words, and "event_status" what
+// they come to over all consumers of an event.
 const (
 	DeliveryPending     DeliveryState = "pending"
 	DeliveryProcessing  DeliveryState = "processing"
@@ -33,77 +37,12 @@ var deliveryTransitions = map[DeliveryState][]DeliveryState{
 
 // To returns an error unless a delivery may go from s to next.
 func (s DeliveryState) To(next DeliveryState) error {
-	return transition(deliveryTransitions, "delivery", s, next)
-}
-
-// Terminal reports whether nothing more happens to the delivery by itself.
-func (s DeliveryState) Terminal() bool {
-	switch s {
-	case DeliveryCompleted, DeliveryIgnored, DeliveryUnsupported, DeliveryDead:
-		return true
-	}
-	return false
-}
-
-// EventState is where an event stands over all its consumers.
-type EventState string
-
-// The states of an event. The view "event_status" shows the same words.
-const (
-	EventPending    EventState = "pending"
-	EventClaimed    EventState = "claimed"
-	EventProcessing EventState = "processing"
-	EventRetry      EventState = "retry_scheduled"
-	EventCompleted  EventState = "completed"
-	EventDead       EventState = "dead_letter"
-)
-
-var eventTransitions = map[EventState][]EventState{
-	EventPending:    {EventClaimed},
-	EventClaimed:    {EventProcessing, EventPending},
-	EventProcessing: {EventCompleted, EventRetry, EventDead, EventPending, EventClaimed},
-	EventRetry:      {EventProcessing, EventPending, EventClaimed},
-	EventDead:       {EventPending, EventCompleted},
-	EventCompleted:  {},
-}
-
-// To returns an error unless an event may go from s to next.
-func (s EventState) To(next EventState) error {
-	return transition(eventTransitions, "event", s, next)
-}
-
-func transition[S ~string](table map[S][]S, what string, from, to S) error {
-	nexts, known := table[from]
-	if !known {
-		return fmt.Errorf("%s state %q is unknown", what, from)
-	}
-	for _, n := range nexts {
-		if n == to {
-			return nil
-		}
-	}
-	return fmt.Errorf("a %s cannot go from %s to %s", what, from, to)
-}
-
-// EventOf sums up an event's deliveries: processing comes before
-// retry_scheduled, that before claimed, that before pending; a parked delivery keeps its event
-// unfinished; with all terminal, an unresolved dead letter shows.
-func EventOf(deliveries []DeliveryState, claimed bool) EventState {
-	has := map[DeliveryState]bool{}
-	for _, d := range deliveries {
-		has[d] = true
-	}
+	nexts, known := deliveryTransitions[s]
 	switch {
-	case has[DeliveryProcessing]:
-		return EventProcessing
-	case has[DeliveryRetry]:
-		return EventRetry
-	case has[DeliveryPending] && claimed:
-		return EventClaimed
-	case has[DeliveryPending], has[DeliveryParked]:
-		return EventPending
-	case has[DeliveryDead]:
-		return EventDead
+	case !known:
+		return fmt.Errorf("delivery state %q is unknown", s)
+	case !slices.Contains(nexts, next):
+		return fmt.Errorf("a delivery cannot go from %s to %s", s, next)
 	}
-	return EventCompleted
+	return nil
 }

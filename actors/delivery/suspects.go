@@ -67,7 +67,7 @@ func (m *Machine) clear() {
 	}
 }
 
-// headApplies reports whether a lane's next event is one to be delivered.
+// headApplies reports whether a lane's next event is loaded, and one to be delivered.
 func (m *Machine) headApplies(l *lane) bool {
 	e, _, known := m.events.next(l.cp.Seq)
 	return known && e != nil && m.applies(l, e) == core.Applies

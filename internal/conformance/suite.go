@@ -79,7 +79,8 @@ func (s *suite) claims(p Process, q core.ClaimRequest) []core.Claim {
 	return list
 }
 
-// claims claims; what is named is read in the same call, which must be what Load reads.
+// claims claims; what is named is read in the same call, which must be what
+// Load reads, or nothing where there is more than events.
 func claims(t *testing.T, p Process, q core.ClaimRequest) ([]core.Claim, error) {
 	t.Helper()
 	if q.Record == 0 {
@@ -94,6 +95,9 @@ func claims(t *testing.T, p Process, q core.ClaimRequest) ([]core.Claim, error) 
 		return list, err
 	}
 	want, err := p.Load(t.Context(), []core.LoadRequest{{Claim: list[0], Limit: limit}})
+	if err == nil && len(loaded) == 0 && len(list) == 1 && len(want) == 1 && len(want[0].Checkpoints)+len(want[0].Commands)+len(want[0].Retries) > 0 {
+		return list, nil
+	}
 	if err != nil || len(list) != 1 || !reflect.DeepEqual(loaded, want) {
 		t.Fatalf("claimed %+v and read\n%+v, Load reads\n%+v %v", list, loaded, want, err)
 	}

@@ -53,8 +53,8 @@ const (
 	// HandBack: release the claim with DueAt, Wants and WantsDueAt, under the
 	// records lock with head and commands re-read, else the claim is kept.
 	HandBack
-	// Release: give up the claim without a look: due within a second (at
-	// DueAt, at most), wants cleared.
+	// Release: give up the claim without a look. Whatever is left, the record is due
+	// at DueAt, but within a second; wants are cleared.
 	Release
 )
 
@@ -181,7 +181,8 @@ type Outcome struct {
 	// Stack is set where the handler panicked; Err then carries the value.
 	Stack string
 	// Cancelled is true where the handler returned an error after the runtime
-	// had cancelled its context: not charged.
+	// had cancelled its context, or where it cannot be known whether HandleTx has
+	// committed: not charged.
 	Cancelled bool
 	// Fenced is true where HandleTx found the claim lost.
 	Fenced bool

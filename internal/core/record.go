@@ -13,10 +13,10 @@ import (
 type Claim struct {
 	Record int64
 	Token  int64
-	// Crashes is how often a claim of this record ended with its worker lost:
-	// above 0 the record is a suspect and its deliveries are written ahead.
+	// Crashes is how often a claim of this record ended with its worker lost, since
+	// suspicion last ended: above 0 the record is a suspect and its deliveries are written ahead.
 	Crashes int
-	// Unclean is true where the previous claim ended by recovery: what it had
+	// Unclean is true where a claim since then was ended by recovery or as an orphan: what it had
 	// delivered and not flushed comes again, marked as redelivered.
 	Unclean bool
 }
@@ -38,14 +38,28 @@ const (
 	Started State = "started"
 )
 
-// Codes that the runtime itself writes as error codes.
+// Codes that the runtime itself writes as error codes, of checkpoints, failures and dead letters.
 const (
+	// CodeUnsupportedVersion: the event's version is not supported. On a parked row it means
+	// that the consumer waits for code that supports it.
 	CodeUnsupportedVersion = "unsupported_version"
-	CodeCrash              = "crash"
-	CodePanic              = "panic"
-	CodeUnwritable         = "unwritable_outcome"
-	CodeTimeout            = "timeout"
-	CodeUnreadableError    = "unreadable_error"
+	// CodeUnsupportedDead is on the row of a consumer that is parked on the dead letter of such an
+	// event: it waits for an operator, and goes on by no other code.
+	CodeUnsupportedDead = "version_not_supported"
+	CodeCrash           = "crash"
+	CodePanic           = "panic"
+	CodeUnwritable      = "unwritable_outcome"
+	CodeTimeout         = "timeout"
+	CodeUnreadableError = "unreadable_error"
+	// CodeConsumerGone and CodeEventPruned: an operator's retry of a dead letter could not run.
+	CodeConsumerGone = "consumer_gone"
+	CodeEventPruned  = "event_pruned"
+)
+
+// Codes of skips, beside CodeUnsupportedVersion: who gave the delivery up.
+const (
+	SkipHandler  = "handler"
+	SkipOperator = "operator"
 )
 
 // Checkpoint is a consumer's own position and retry state on one record. A row
@@ -57,11 +71,12 @@ type Checkpoint struct {
 	// Seq is the last event that this consumer is done with.
 	Seq   int64
 	State State
-	// Attempt counts the charged runs of event Seq+1 (for Started: the run that
-	// was begun included). It never restarts for one event.
+	// Attempt counts the runs of event Seq+1 that have failed, or during which the
+	// process ended; for Started the run that was begun, too. It never restarts for one event.
 	Attempt int
 	// Granted is the attempt count at which the present retry budget began: 0,
-	// or what it was when an operator granted more runs.
+	// or what it was when an operator granted more runs. Runs that are to cost no budget,
+	// as those that a crash cut short, move it up by one.
 	Granted int
 	// Crashes counts the runs of event Seq+1 during which the process ended.
 	Crashes int
@@ -91,6 +106,8 @@ func (c Checkpoint) Plain() bool {
 type Event struct {
 	Record int64
 	keylinetype.Event
+	// Cut is true where whatever follows this event was left out of the answer, since it would have been too much at once.
+	Cut bool
 }
 
 // CommandKind is an operator's act on a record.
@@ -228,7 +245,7 @@ type Skip struct {
 	Seq      int64
 	Consumer int32
 	Attempt  int
-	Code     string // "handler", "unsupported_version", "operator"
+	Code     string // SkipHandler, SkipOperator or CodeUnsupportedVersion
 	Reason   string
 	At       time.Time
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"time"
 
 	"github.com/keylinehq/keyline/keylinetype"
@@ -99,23 +100,18 @@ func (r *Registry) Applies(c *Consumer, eventType string, version int) Applicabi
 	if !c.Internal && r.InternalTypes[eventType] {
 		return NotApplicable
 	}
-	if c.Versions == nil {
+	if c.Versions == nil || slices.Contains(c.Versions, version) {
 		return Applies
-	}
-	for _, v := range c.Versions {
-		if v == version {
-			return Applies
-		}
 	}
 	return UnsupportedVersion
 }
 
 // Worker is one process incarnation, as registered.
 type Worker struct {
-	ID       int64
-	Name     string
-	Host     string
-	PID      int
-	Lease    time.Duration
-	Consumer []string // hosted consumers
+	ID        int64
+	Name      string
+	Host      string
+	PID       int
+	Lease     time.Duration
+	Consumers []string // names of those that it hosts
 }

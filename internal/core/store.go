@@ -12,10 +12,11 @@ type ClaimRequest struct {
 	// Hosted are the consumers that this worker runs: it claims mailboxes that
 	// want one of them.
 	Hosted []int32
-	// Unbounded looks at every due mailbox; otherwise the call starts where the
-	// last one ended, skipping dead index entries.
+	// Unbounded looks at every due mailbox. Otherwise the call may begin at the due
+	// time that claims of this or another worker have come to, and so skip the dead
+	// index entries before it.
 	Unbounded bool
-	// Record, if not 0, is a record to claim, due or not (it was in a wake).
+	// Record, if not 0, is the one record to claim, due or not: a wake named it.
 	Record int64
 }
 
@@ -29,7 +30,7 @@ type Deliveries interface {
 	// a claim's own statement sees the past.
 	Claim(context.Context, ClaimRequest) ([]Claim, error)
 	// ClaimRecord takes the one record that the request names, and reads it as Load
-	// does, in one round trip. Where it was taken and could not be read, loaded is empty: Load is to try.
+	// does, in one round trip. Where it was taken and was not read whole, loaded is empty: Load is to read it.
 	ClaimRecord(ctx context.Context, r ClaimRequest, limit int) (claims []Claim, loaded []Loaded, err error)
 	// NextDue returns how long until the next unclaimed mailbox is due that
 	// this worker could claim; ok is false, and d 0, where there is none.
@@ -75,7 +76,7 @@ type Beat struct {
 }
 
 // Leases is the part of the store that keeps workers alive and recovers the
-// claims of lost ones. It has a connection of its own, which no handler and no
+// claims of lost ones. It has connections of its own, which no handler and no
 // flush can starve.
 type Leases interface {
 	// Join registers a new incarnation and returns its id.
@@ -85,11 +86,12 @@ type Leases interface {
 	Renew(ctx context.Context, worker int64, state []byte) error
 	// Beats reads the beats of all live workers, and of those that are gone and have claims yet.
 	Beats(context.Context) ([]Beat, error)
-	// MarkLost marks a worker lost if its beat is still the same, terminates its
-	// backends and frees its claims, charging a crash to each record.
+	// MarkLost marks a worker lost if its beat is still the same, and ends its
+	// database sessions. It leaves the claims to Recover.
 	MarkLost(ctx context.Context, seen Beat) (marked bool, err error)
-	// Recover frees every claim whose worker is not live, in chunks; it returns
-	// how many.
+	// Recover frees every claim whose worker is not live, in chunks, and returns
+	// how many. Records of lost workers are charged a crash each. What LeaveLater
+	// keeps is left alone until its time.
 	Recover(context.Context) (int, error)
 	// Leave marks the worker as left: recovery charges its records nothing.
 	Leave(ctx context.Context, worker int64) error

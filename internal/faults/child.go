@@ -43,6 +43,7 @@ type spec struct {
 	Pool      int32                 // connections for HandleTx; 0: as many as handlers could want
 	Procs     int                   // GOMAXPROCS; 0: as it is
 	Stay      bool                  // the process goes on when its worker has stopped
+	Ends      bool                  // the process ends when its worker has been drained
 	Wrap      []string              `json:"-"` // a command to run the worker under
 }
 
@@ -148,7 +149,14 @@ func work(s spec) error {
 		return err
 	}
 	fmt.Println("ready")
-	<-stop
+	select {
+	case <-stop:
+	case <-w.Done():
+		if s.Ends {
+			return nil
+		}
+		<-stop
+	}
 	grace := s.Config.ShutdownGrace
 	if grace == 0 {
 		grace = keyline.DefaultShutdownGrace
@@ -285,6 +293,12 @@ func (p player) play(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error 
 	if s.Do == "effect" {
 		_, err := p.direct.Exec(ctx, "insert into faults.effects values ($1, $2, $3, $4, $5)", p.consumer, d.Key.Record, d.Seq, d.IdempotencyKey, d.Redelivered)
 		return err
+	}
+	if s.Do == "writes" && tx != nil {
+		if _, err := tx.Exec(ctx, "insert into faults.effects values ($1, $2, $3, $4, $5)", p.consumer, d.Key.Record, d.Seq, d.IdempotencyKey, d.Redelivered); err != nil {
+			return err
+		}
+		return errors.New("it has written, and failed")
 	}
 	return p.act(ctx, tx, s.Do)
 }

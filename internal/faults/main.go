@@ -38,6 +38,7 @@ func suite() int {
 	limit := flag.Duration("limit", 4*time.Minute, "how long one scenario may take")
 	budget := flag.Duration("budget", 0, "begin no scenario once this much time is used; 0: all are played")
 	from := flag.Int("from", 0, "begin with the scenario at this position, modulo their number; those before it come last")
+	seed := flag.Uint64("seed", 0, "what is drawn at random follows from this; 0: from one of its own, which is printed")
 	list := flag.Bool("list", false, "list the scenarios")
 	flag.Parse()
 	chosen := rotate(choose(*only), *from)
@@ -51,7 +52,15 @@ func suite() int {
 		fmt.Fprintf(os.Stderr, "no scenario %q\n", *only)
 		return 2
 	}
-	h := &house{clock: clock.Real()}
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	h := &house{clock: clock.Real(), self: self, seed: *seed}
+	if h.seed == 0 {
+		h.seed = clock.RandomSeed()
+	}
 	counts := map[string]int{}
 	began := h.clock.Mono()
 	left := playWithin(chosen, *budget, func() time.Duration { return h.clock.Mono() - began }, func(s scenario) {

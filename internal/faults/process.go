@@ -47,9 +47,7 @@ func (t *stage) launch(s spec) *worker {
 	}
 	text, err := json.Marshal(s)
 	t.must(err, "encode")
-	self, err := os.Executable()
-	t.must(err, "find itself")
-	args := append(s.Wrap, self)
+	args := append(s.Wrap, t.house.self)
 	cmd := osexec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
 	log, err := os.OpenFile(filepath.Join(t.dir, s.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -15,11 +15,11 @@ import (
 // proxy stands between workers and the server and understands just enough of
 // the protocol to cut a connection at the worst moment.
 type proxy struct {
-	target string
-	ln     net.Listener
-	group  sync.WaitGroup
+	ln    net.Listener
+	group sync.WaitGroup
 
 	mu     sync.Mutex
+	target string
 	conns  map[*link]struct{}
 	marker string // cut at the COMMIT of a transaction that mentions this
 	left   int    // so many times
@@ -179,9 +179,9 @@ func (p *proxy) accept() {
 			return
 		}
 		p.mu.Lock()
-		refuse := p.refuse
+		refuse, target := p.refuse, p.target
 		p.mu.Unlock()
-		server, err := net.Dial("tcp", p.target)
+		server, err := net.Dial("tcp", target)
 		if err != nil || refuse {
 			_ = client.Close()
 			if err == nil {
@@ -235,6 +235,13 @@ func (p *proxy) refuseNew(yes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = yes
+}
+
+// leadTo has new connections go to another server.
+func (p *proxy) leadTo(host string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = host
 }
 
 func (p *proxy) links() []*link {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keylinehq/keyline"
+	"github.com/keylinehq/keyline/internal/freeport"
 )
 
 var environment = []scenario{
@@ -44,10 +45,8 @@ func throughBouncer(t *stage) {
 
 // bouncer starts PgBouncer in transaction mode before the server.
 func (t *stage) bouncer(path string) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	t.must(err, "listen")
-	port := ln.Addr().(*net.TCPAddr).Port
-	t.must(ln.Close(), "close")
+	port, err := freeport.Choose(t.ctx)
+	t.must(err, "choose a port")
 	u, err := url.Parse(t.server.TCPURL(t.name))
 	t.must(err, "read a URL")
 	password, _ := u.User.Password()

@@ -15,7 +15,7 @@ var frozen = []scenario{
 	{"42b", "a worker is frozen under load, again and again", frozenUnderLoad},
 	{"42c", "a worker is frozen inside HandleTx", frozenInTx},
 	{"42d", "a worker is frozen while it claims", frozenAt("keyline.claim(", 0)},
-	{"42e", "a worker is frozen while it loads", frozenAt("m.crashes, m.unclean", 0)},
+	{"42e", "a worker is frozen while it loads", frozenAt("keyline.load_record(", 0)},
 	{"42f", "a worker is frozen while it flushes", frozenAt("keyline.flush(", 1)}, // the first may do no more than make tx's row
 }
 

@@ -23,6 +23,16 @@ func (t *stage) store() *store.Store {
 	return s
 }
 
+// command gives a command, and waits until it is applied.
+func (t *stage) command(c core.Command, target string) {
+	o, err := store.NewOperate(t.pool, "")
+	t.must(err, "operate")
+	given, err := o.Give(t.ctx, c, target)
+	t.must(err, "command")
+	_, err = o.Await(t.ctx, given.ID)
+	t.must(err, "await the command")
+}
+
 func commandsRace(t *stage) {
 	t.open()
 	t.start(spec{Name: "w1", Consumers: []string{"a", "b"}, Delay: time.Hour, Attempts: 3})
@@ -40,10 +50,7 @@ func commandsRace(t *stage) {
 		consumer, err := s.FindConsumer(t.ctx, "a")
 		t.must(err, "find the consumer")
 		t.eventually("the retry is taken", 20*time.Second, func() bool {
-			id, err := s.Command(t.ctx, core.Command{Record: record, Kind: core.CommandRetry, Consumer: consumer, Actor: "op"}, r)
-			t.must(err, "command")
-			_, err = s.AwaitCommand(t.ctx, id)
-			t.must(err, "await the command")
+			t.command(core.Command{Record: record, Kind: core.CommandRetry, Consumer: consumer, Actor: "op"}, r)
 			return t.number("select count(*) from crm.delivered_log where mark = 'begin' and consumer = 'a' and record_key = $1 and seq = 1", r) >= 2
 		})
 	}
@@ -62,10 +69,7 @@ func deadRetry(t *stage) {
 	letter := int64(t.number("select id from keyline.dead_letters"))
 	consumer, err := s.FindConsumer(t.ctx, "a")
 	t.must(err, "find the consumer")
-	id, err := s.Command(t.ctx, core.Command{Record: record, Kind: core.CommandRetryDead, Consumer: consumer, Seq: 1, DeadLetter: letter, Actor: "op"}, "r")
-	t.must(err, "command")
-	_, err = s.AwaitCommand(t.ctx, id)
-	t.must(err, "await the command")
+	t.command(core.Command{Record: record, Kind: core.CommandRetryDead, Consumer: consumer, Seq: 1, DeadLetter: letter, Actor: "op"}, "r")
 	t.eventually("the retry fails once", 20*time.Second, func() bool {
 		return t.number("select count(*) from crm.delivered_log where mark = 'begin' and consumer = 'a' and seq = 1") == 3
 	})

@@ -15,7 +15,7 @@ var poison = []scenario{
 	{"29", "12 workers and one failing record", twelve},
 	{"31", "a downstream outage fails 2,000 records", downstream},
 	{"40", "a NUL byte and invalid UTF-8 in an error", badText},
-	{"16", "SQL errors in HandleTx, told and swallowed", sqlErrors},
+	{"16", "SQL errors in HandleTx, told and swallowed, and a failure after a write", sqlErrors},
 }
 
 // supervise restarts a worker whenever it has ended, until stopped.
@@ -164,12 +164,19 @@ func badText(t *stage) {
 func sqlErrors(t *stage) {
 	t.open()
 	t.start(spec{Name: "w1", Consumers: []string{"tx"}, Attempts: 3})
-	for i, what := range []string{"swallow", "fail", "panic", "permanent"} {
+	for i, what := range []string{"swallow", "fail", "writes", "panic", "permanent"} {
 		t.append(fmt.Sprintf("r%d", i), do{"do": what})
 		t.append(fmt.Sprintf("r%d", i), nil)
 	}
-	t.check(allow{dead: 4})
+	t.check(allow{dead: 5})
 	if n := t.number("select count(*) from keyline.dead_letters where error_code = 'unwritable_outcome'"); n != 0 {
 		t.fail("%d outcomes were not written as they were", n)
+	}
+	// Written, failed and charged: the failure stays, what was written does not.
+	if n := t.number("select count(*) from keyline.failures where error_message = 'it has written, and failed'"); n != 3 {
+		t.fail("%d failures of a handler that had written, want 3", n)
+	}
+	if n := t.number("select count(*) from faults.effects"); n != 0 {
+		t.fail("%d writes of handlers that failed have stayed", n)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	osexec "os/exec"
+	"strings"
 	"syscall"
 	"time"
 
@@ -113,8 +114,29 @@ func twoBinaries(t *stage) {
 	if n := t.number("select count(*) from keyline.records where cursor = head"); n != 0 {
 		t.fail("%d records settled past a consumer of the other binary", n)
 	}
+	// What nobody can take is reported: for all by the check that an alarm is made of, for a record by whoever asks.
+	reported := func(name string) bool {
+		code, output := t.keyline("status", "--check")
+		return code == exitFound && strings.Contains(output, "consumer "+name+" is active and no live worker runs it")
+	}
+	for _, name := range []string{"b", "tx2"} {
+		t.eventually("it is said that nobody runs "+name, 20*time.Second, func() bool { return reported(name) })
+	}
+	if reported("a") || reported("tx1") {
+		t.fail("it is said that nobody runs what runs")
+	}
+	why, err := t.operator().Why(t.ctx, keyline.Key{Record: "r0"})
+	t.must(err, "ask why")
+	for _, c := range why.Consumers {
+		if away := c.Name == "b" || c.Name == "tx2"; away != (c.Reason == keyline.ReasonUnhosted) {
+			t.fail("%s is behind on r0 because it is %s", c.Name, c.Reason)
+		}
+	}
 	t.start(spec{Name: "two", Consumers: []string{"b", "tx2"}})
 	t.awaitDone("r%", 336, 60*time.Second)
+	if reported("b") || reported("tx2") {
+		t.fail("it is still said that nobody runs what runs again")
+	}
 	t.check(allow{duplicates: 24})
 	one.signal(syscall.SIGTERM)
 	one.ended(30 * time.Second)

@@ -9,7 +9,7 @@ import (
 )
 
 // faultNumbers is how many faults there are to stage.
-const faultNumbers = 54
+const faultNumbers = 59
 
 // Promise: every fault has a scenario, each with a name of its own, and the
 // table of the guarantees says what each is for.

@@ -22,6 +22,8 @@ import (
 // house is what the scenarios of a run share: a server that nobody harms.
 type house struct {
 	clock  clock.Clock
+	self   string // this program, which is also its workers and the command
+	seed   uint64 // of what is drawn at random
 	server *pgdev.Server
 	made   int
 }

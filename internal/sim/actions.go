@@ -376,13 +376,13 @@ func (r *run) moved(t *task) {
 func (r *run) confirm(t *task) {
 	switch mine, has := r.twin.Look(t.h.w.id, &t.work, &t.booked); {
 	case !mine:
-		r.check.excused[t.work.Token] = true // the row may have been swept away
+		r.check.excused[t.work.Token] = true
 		r.finish(t, core.Outcome{Fenced: true})
 	case has:
 		r.finish(t, t.out)
 	case r.check.interrupted[t.work.Consumer.ID]:
-		r.check.excused[t.work.Token] = true // swept away meanwhile, and another row is there
-		r.finish(t, core.Outcome{Err: errHandler})
+		r.check.excused[t.work.Token] = true // swept away meanwhile, and perhaps another row is there: what it is to be now is not known
+		r.finish(t, core.Outcome{Err: errHandler, Cancelled: true})
 	default:
 		fail("record %d consumer %d: what was committed is gone", t.work.Record, t.work.Consumer.ID)
 	}

@@ -225,12 +225,8 @@ func (c *checker) cause(d *DeadRow) {
 	switch d.Reason {
 	case core.DeadExhausted, core.DeadPermanent:
 		ok = slices.ContainsFunc(h.ends, func(a attempt) bool { return a.reason == d.Reason && a.attempt == d.Attempt })
-		if row.Status == core.Disabled || row.Status == core.Retired || d.ErrorCode == "consumer_gone" && c.interrupted[d.Consumer] {
+		if row.Status == core.Disabled || row.Status == core.Retired || d.ErrorCode == core.CodeConsumerGone && c.interrupted[d.Consumer] {
 			ok = true // reopened: its consumer was no longer there
-		}
-		if _, disabled := c.loosed[k.pair]; disabled && slices.ContainsFunc(h.successes, func(s success) bool { return s.token == h.last.token }) {
-			// Committed, the reply lost, and then disabling swept away the row by which its holder could have known: it begins anew anyway.
-			ok = true
 		}
 	case core.DeadUnsupported:
 		ok = row.OnUnsupported == keylinetype.DeadLetterUnsupported

@@ -85,11 +85,25 @@ func (t *Twin) Load(q core.LoadRequest) (l core.Loaded, ok bool) {
 		}
 	}
 	for _, e := range r.events {
-		if slices.ContainsFunc(from, func(p int64) bool { return e.Seq > p && e.Seq <= p+int64(q.Limit) }) {
+		kept := false
+		for _, p := range from {
+			is, cut := t.reads(e.Seq, p, q.Limit)
+			kept, e.Cut = kept || is, e.Cut || cut
+		}
+		if kept {
 			l.Events = append(l.Events, e)
 		}
 	}
 	return l, true
+}
+
+// reads reports whether an event is among those that are read above a position, and whether the answer is cut there.
+func (t *Twin) reads(seq, above int64, limit int) (is, cut bool) {
+	most := int64(limit)
+	if t.Cut > 0 {
+		most = min(most, int64(t.Cut))
+	}
+	return seq > above && seq <= above+most, seq == above+most && most < int64(limit)
 }
 
 // withDead adds the dead letter that a command is about, as it stands: it
@@ -111,7 +125,8 @@ func (t *Twin) LoadEvents(ranges []core.EventRange) []core.Event {
 	for _, q := range ranges {
 		if r := t.record(q.Record); r != nil {
 			for _, e := range r.events {
-				if e.Seq > q.From && e.Seq <= q.From+int64(q.Limit) {
+				is, cut := t.reads(e.Seq, q.From, q.Limit)
+				if e.Cut = cut; is {
 					events = append(events, e)
 				}
 			}

@@ -50,6 +50,8 @@ type Config struct {
 
 	CrashBudget int
 	LoadLimit   int
+	// Cut is the twin's: answers are cut after so many events; 0: they are not.
+	Cut int
 
 	// Defects and Bend break the store and the machine: for testing the checker.
 	Defects Defects

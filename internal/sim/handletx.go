@@ -48,18 +48,18 @@ func (x *Tx) Commit(b *core.Booking) bool {
 }
 
 // Look is what is read after a commit whose reply was lost, or that found its
-// row moved: whether the claim is still held and the row there, and whether it says what b says.
+// row moved: whether the claim is still held, and whether the row says what b says.
 func (t *Twin) Look(worker int64, w *core.Work, b *core.Booking) (mine, has bool) {
 	mine = t.Holds(worker, w.Record, w.Token)
 	if w.Dead != nil {
 		d := t.deadByID(w.Dead.ID)
 		u := b.Dead
-		return mine && d != nil, d != nil && u != nil && d.Status == u.Status && d.Attempt == u.Attempt && d.Granted == u.Granted &&
+		return mine, d != nil && u != nil && d.Status == u.Status && d.Attempt == u.Attempt && d.Granted == u.Granted &&
 			(u.Status != core.DeadWaiting || d.DueAt.Equal(u.DueAt))
 	}
 	row, ok := t.checkpoints[pair{w.Record, w.Consumer.ID}]
 	c := b.Checkpoint
-	return mine && ok, ok && row.Seq == c.Seq && row.State == c.State && row.Attempt == c.Attempt && row.Granted == c.Granted &&
+	return mine, ok && row.Seq == c.Seq && row.State == c.State && row.Attempt == c.Attempt && row.Granted == c.Granted &&
 		row.Crashes == c.Crashes && row.NextAttemptAt.Equal(c.NextAttemptAt)
 }
 

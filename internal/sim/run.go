@@ -47,7 +47,7 @@ type limboFlush struct {
 // a broken promise, with the end of the schedule.
 func Run(cfg Config, ch Choices) (stats Stats, err error) {
 	r := &run{cfg: cfg, ch: ch, twin: NewTwin(epochStart, cfg.Ordering), poison: map[dkey]bool{}, unheard: map[int64]bool{}, late: cfg.Late}
-	r.twin.Defects = cfg.Defects
+	r.twin.Defects, r.twin.Cut = cfg.Defects, cfg.Cut
 	r.check = newChecker(r)
 	defer func() {
 		if v := recover(); v != nil {

@@ -49,6 +49,16 @@ func TestDeliveryCoreKeepsItsPromises(t *testing.T) {
 	}
 }
 
+// TestNothingIsLostWhereAnswersAreCut: large events are not all read at once, and what is left out is not passed over.
+func TestNothingIsLostWhereAnswersAreCut(t *testing.T) {
+	for cut := 1; cut <= 2; cut++ {
+		total := schedules(t, func(c *Config) { c.Cut, c.LoadLimit = cut, 3+61*(cut-1) })
+		if total.Completed == 0 {
+			t.Error("no schedule delivered anything")
+		}
+	}
+}
+
 // TestNothingIsDeliveredTwiceWithoutAFault: while nothing crashes, freezes or
 // loses its claim, at-least-once is exactly once.
 func TestNothingIsDeliveredTwiceWithoutAFault(t *testing.T) {

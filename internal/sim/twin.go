@@ -28,6 +28,8 @@ type Defects struct {
 type Twin struct {
 	Now     time.Time
 	Defects Defects
+	// Cut is how many events are read above a position before the answer is cut, as if they were large; 0: it is never.
+	Cut int
 
 	records     []*record // record id is index+1
 	checkpoints map[pair]core.Checkpoint

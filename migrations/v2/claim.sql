@@ -31,7 +31,8 @@ begin
   end if;
   if only_record is not null then
     boxes := array(select m.ctid from {{.schema}}.mailboxes m
-      where m.record_id = only_record and m.claimed_by is null for update skip locked);
+      -- coalesce: "is null" would let the planner take the index of what is due for it.
+      where m.record_id = only_record and coalesce(m.claimed_by, 0) = 0 for update skip locked);
   else
     if after_due > '-infinity' then
       after_due := greatest(after_due, (select 'epoch'::timestamptz + interval '1 microsecond' * f.last_value from {{.schema}}.claim_front f));

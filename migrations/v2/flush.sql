@@ -6,7 +6,7 @@
 --
 -- The result speaks of records by their position in record_ids, from 1:
 --   moved    the registry's epoch is another one: nothing was written
---   fenced   the claim was lost
+--   fenced   the claim was lost, or is one from before a failover
 --   skipped  locked by somebody
 --   gone     the claim ended as asked
 --   looked   asked to end and its head read under its lock (looked_heads); an appender has the others
@@ -17,8 +17,8 @@
 -- cp_redeliver_to: events up to it may have run before; null: the caller does not know.
 -- An attempt that is written ahead is kept with the claim that wrote it (started_by).
 --
--- Order of locks: barrier, mailboxes by id, records, checkpoints, inserts. Mailboxes and
--- records are taken with skip locked, so a flush waits for nobody but the registry.
+-- Order of locks: barrier, mailboxes by id, what flush_extras writes, records, checkpoints, counts. Mailboxes
+-- and records are taken with skip locked, so a flush waits for nobody but the registry.
 --
 -- The rows stay locked from one statement to the next, so that later ones reach them by ctid,
 -- and arrays are reached by position: no statement here looks a thousand records up among a
@@ -42,7 +42,7 @@ set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   n integer := cardinality(record_ids);
-  boxes tid[]; -- the mailboxes' places
+  boxes tid[]; -- the mailboxes' places; at the end, those of rows that go
   ending integer[];
   l_at integer[];
   l_tids tid[];
@@ -56,6 +56,11 @@ declare
   at timestamptz := clock_timestamp();
 begin
   moved := false; fenced := '{}'; skipped := '{}'; gone := '{}'; looked := '{}'; looked_heads := '{}'; waiting := '{}';
+  -- After a failover: what it has in hand may be about events that are lost, whose seqs others will get.
+  if exists (select from {{.schema}}.workers w where w.id = worker and w.timeline <> {{.schema}}.timeline()) then
+    fenced := array(select generate_series(1, n));
+    return;
+  end if;
   perform pg_advisory_xact_lock_shared({{.schema}}.barrier_key());
   if (select m.registry_epoch from {{.schema}}.meta m where m.one) <> epoch then
     moved := true;
@@ -65,10 +70,11 @@ begin
   select coalesce(array_agg(x.ctid), '{}'), coalesce(array_agg(x.i), '{}') into boxes, l_at
   from (select m.ctid, f.i::integer
         from unnest(record_ids, tokens) with ordinality as f(id, token, i)
-        join {{.schema}}.mailboxes m on m.record_id = f.id
-        where m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
-        order by f.i
-        for no key update of m skip locked) x;
+        cross join lateral (
+          select m.ctid from {{.schema}}.mailboxes m
+          where m.record_id = f.id and m.claimed_by is not distinct from worker and m.token = f.token -- not "=": its index would be read through for each record
+          offset 0 for no key update skip locked) m
+        order by f.i) x;
   if cardinality(boxes) < n then
     select coalesce(array_agg(u.i) filter (where not y.mine), '{}'), coalesce(array_agg(u.i) filter (where y.mine), '{}')
       into fenced, skipped
@@ -87,13 +93,18 @@ begin
     -- The row lock returns the row's newest version; what else is looked at comes in new statements.
     select coalesce(array_agg(x.i), '{}'), coalesce(array_agg(x.ctid), '{}'), coalesce(array_agg(x.head), '{}') into l_at, l_tids, l_heads
     from (select u.i, r.ctid, r.head
-          from unnest(ending) as u(i) join {{.schema}}.records r on r.id = record_ids[u.i]
-          order by u.i for no key update of r skip locked) x;
+          from unnest(ending) as u(i)
+          cross join lateral (select r.ctid, r.head from {{.schema}}.records r where r.id = record_ids[u.i] offset 0 for no key update skip locked) r
+          order by u.i) x;
     busy := array(
-      select c.record_id from unnest(l_at) as u(i) join {{.schema}}.commands c on c.record_id = record_ids[u.i] where c.applied_at is null
+      select c.record_id from unnest(l_at) as u(i)
+      cross join lateral (select c.record_id from {{.schema}}.commands c where c.record_id = record_ids[u.i] and c.applied_at is null offset 0) c
       union all
-      select d.record_id from unnest(l_at) as u(i) join {{.schema}}.dead_letters d on d.record_id = record_ids[u.i]
-      where d.status = 'retrying' and dispositions[u.i] = 1);
+      select d.record_id from unnest(l_at) as u(i)
+      cross join lateral ( -- a range, and an order, as in load_checkpoints: two partial indexes have the condition
+        select d.record_id from {{.schema}}.dead_letters d
+        where d.record_id between record_ids[u.i] and record_ids[u.i] and d.status = 'retrying' order by d.record_id offset 0) d
+      where dispositions[u.i] = 1);
     select coalesce(array_agg(x.i) filter (where x.ends), '{}'),
       coalesce(array_agg(x.i) filter (where x.ends and x.settles), '{}'),
       coalesce(array_agg(x.tid) filter (where x.ends and x.settles), '{}'),
@@ -142,8 +153,13 @@ begin
       redeliver_to = excluded.redeliver_to, started_by = excluded.started_by;
   end if;
   if cardinality(del_record) > 0 then
-    delete from {{.schema}}.checkpoints c using unnest(del_record, del_consumer) as u(record, consumer)
-    where c.record_id = u.record and c.consumer_id = u.consumer;
+    -- A join could begin with the table: planned while that was small, it compares all rows with all that are to go.
+    boxes := array(
+      select k.place from unnest(del_record, del_consumer) as u(record, consumer)
+      cross join lateral (
+        select c.ctid as place from {{.schema}}.checkpoints c where c.record_id = u.record and c.consumer_id = u.consumer offset 0 for update
+      ) k);
+    delete from {{.schema}}.checkpoints c where c.ctid = any (boxes);
   end if;
 
   if counts is not null then

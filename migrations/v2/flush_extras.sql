@@ -1,8 +1,13 @@
 -- The rare parts of a flush: dead letters, failures, skips, commands, as one JSON object
 -- of arrays. Each insert adds nothing when it is repeated.
+--
+-- What changes is looked up row by row. A session that planned while the tables were small would have joins begin with them, and compare
+-- each row that there is with each that is to change; and "status in", or "applied_at is null", would be answered from all that is open.
 create or replace function {{.schema}}.flush_extras(worker bigint, mine bigint[], extras jsonb, at timestamptz) returns void
 language plpgsql as $$
 #variable_conflict use_column
+declare
+  u record;
 begin
   insert into {{.schema}}.dead_letters as d (record_id, seq, consumer_id, event_id, attempt, granted, crashes, reason, error_code, error_message,
     first_failed_at, failed_at)
@@ -15,28 +20,32 @@ begin
         error_message = excluded.error_message, failed_at = excluded.failed_at,
         status = 'open', due_at = null, resolved_at = null, resolved_by = null, resolution = null, started = false;
 
-  update {{.schema}}.dead_letters d
-  set status = x.status, attempt = x.attempt, granted = x.granted, crashes = x.crashes, started = x.started,
-      started_by = case when x.started then (select m.token from {{.schema}}.mailboxes m where m.record_id = x.record) end,
-      due_at = case when x.status = 'retrying' then x.due end,
-      reason = coalesce(x.reason, d.reason),
-      error_code = coalesce(x.code, d.error_code), error_message = coalesce(x.message, d.error_message),
-      failed_at = case when x.status = 'open' then x.at else d.failed_at end,
-      resolved_at = case when x.status in ('delivered', 'resolved') then x.at end,
-      resolved_by = case when x.status in ('delivered', 'resolved') then x.actor end,
-      resolution = case when x.status in ('delivered', 'resolved') then x.note end
-  from jsonb_to_recordset(extras -> 'dead_updates') as x(id bigint, record bigint, status text, attempt integer, granted integer,
-    crashes integer, started boolean, due timestamptz, reason text, code text, message text, actor text, note text, at timestamptz)
-  where d.id = x.id and d.record_id = x.record and x.record = any (mine);
-
-  -- Without an id: whatever dead letter the head delivery of a consumer has, which is closed with it.
-  update {{.schema}}.dead_letters d
-  set status = x.status, due_at = null, started = false, attempt = greatest(d.attempt, x.attempt),
-      resolved_at = x.at, resolved_by = x.actor, resolution = x.note
-  from jsonb_to_recordset(extras -> 'dead_updates') as x(id bigint, record bigint, seq bigint, consumer integer, status text, attempt integer,
-    actor text, note text, at timestamptz)
-  where x.id = 0 and d.record_id = x.record and d.seq = x.seq and d.consumer_id = x.consumer and x.record = any (mine)
-    and d.status in ('open', 'retrying') and x.status in ('delivered', 'resolved');
+  for u in
+    select x.* from jsonb_to_recordset(extras -> 'dead_updates') as x(id bigint, record bigint, seq bigint, consumer integer, status text,
+      attempt integer, granted integer, crashes integer, started boolean, due timestamptz, reason text, code text, message text,
+      actor text, note text, at timestamptz)
+    where x.record = any (mine)
+  loop
+    if u.id <> 0 then
+      update {{.schema}}.dead_letters d
+      set status = u.status, attempt = u.attempt, granted = u.granted, crashes = u.crashes, started = u.started,
+          started_by = case when u.started then (select m.token from {{.schema}}.mailboxes m where m.record_id = u.record) end,
+          due_at = case when u.status = 'retrying' then u.due end,
+          reason = coalesce(u.reason, d.reason),
+          error_code = coalesce(u.code, d.error_code), error_message = coalesce(u.message, d.error_message),
+          failed_at = case when u.status = 'open' then u.at else d.failed_at end,
+          resolved_at = case when u.status in ('delivered', 'resolved') then u.at end,
+          resolved_by = case when u.status in ('delivered', 'resolved') then u.actor end,
+          resolution = case when u.status in ('delivered', 'resolved') then u.note end
+      where d.id = u.id and d.record_id is not distinct from u.record;
+    elsif u.status in ('delivered', 'resolved') then
+      -- Whatever dead letter the head delivery of a consumer has, which is closed with it.
+      update {{.schema}}.dead_letters d
+      set status = u.status, due_at = null, started = false, attempt = greatest(d.attempt, u.attempt),
+          resolved_at = u.at, resolved_by = u.actor, resolution = u.note
+      where d.record_id = u.record and d.seq = u.seq and d.consumer_id = u.consumer and coalesce(d.status, '') in ('open', 'retrying');
+    end if;
+  end loop;
 
   insert into {{.schema}}.failures (record_id, seq, consumer_id, attempt, at, error_code, error_message, stack, worker_id)
   select x.record, x.seq, x.consumer, x.attempt, x.at, x.code, x.message, x.stack, worker
@@ -52,8 +61,12 @@ begin
   where x.record = any (mine)
   on conflict do nothing;
 
-  update {{.schema}}.commands c set applied_at = at, done = x.done, detail = x.detail
-  from jsonb_to_recordset(extras -> 'applied') as x(id bigint, record bigint, done boolean, detail text)
-  where c.id = x.id and c.record_id = x.record and x.record = any (mine) and c.applied_at is null;
+  for u in
+    select x.* from jsonb_to_recordset(extras -> 'applied') as x(id bigint, record bigint, done boolean, detail text)
+    where x.record = any (mine)
+  loop
+    update {{.schema}}.commands c set applied_at = at, done = u.done, detail = u.detail
+    where c.id = u.id and c.record_id is not distinct from u.record and c.done is null; -- that is, not applied
+  end loop;
 end
 $$;

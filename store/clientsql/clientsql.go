@@ -18,7 +18,7 @@ var files embed.FS
 type Statements struct {
 	Append, AppendMany, Events                                          string
 	EventTypes, UpsertEventTypes, Strict, SetStrict                     string
-	LockMeta, LockTimeout, RegistryBarrier, RaiseEpoch                  string
+	LockMeta, RegistryBarrier, RaiseEpoch                               string
 	RegisteredTypes, ClaimInProcess, ReleaseInProcess, ClaimedInProcess string
 }
 
@@ -34,7 +34,7 @@ func For(schema string) (*Statements, error) {
 	for name, dst := range map[string]*string{
 		"append": &s.Append, "append_many": &s.AppendMany, "events": &s.Events,
 		"event_types": &s.EventTypes, "upsert_event_types": &s.UpsertEventTypes, "strict": &s.Strict, "set_strict": &s.SetStrict,
-		"lock_meta": &s.LockMeta, "lock_timeout": &s.LockTimeout, "registry_barrier": &s.RegistryBarrier, "raise_epoch": &s.RaiseEpoch,
+		"lock_meta": &s.LockMeta, "registry_barrier": &s.RegistryBarrier, "raise_epoch": &s.RaiseEpoch,
 		"registered_types": &s.RegisteredTypes, "claim_in_process": &s.ClaimInProcess,
 		"release_in_process": &s.ReleaseInProcess, "claimed_in_process": &s.ClaimedInProcess,
 	} {

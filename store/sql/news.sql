@@ -2,4 +2,4 @@
 select e.registry_epoch, r.id, r.head,
   exists (select from {{.schema}}.commands c where c.applied_at is null and c.record_id = r.id)
 from {{.schema}}.meta e
-left join (unnest($1::bigint[]) as u(id) join {{.schema}}.records r on r.id = u.id) on true
+left join (unnest($1::bigint[]) as u(id) cross join lateral (select * from {{.schema}}.records r where r.id = u.id offset 0) r) on true

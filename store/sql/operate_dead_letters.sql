@@ -13,5 +13,5 @@ where ($1::bigint is null or d.id = $1) and ($2::text is null or c.name = $2) an
   and (not $9::boolean or not exists (select from {{.schema}}.event_types t where t.type = e.type and t.internal))
   and ($10::text[] is null or d.status = any ($10))
   and d.id > $11::bigint and d.id < $12::bigint
-order by case when $13::boolean then d.id else -d.id end
+order by case when $13::boolean then d.id end, d.id desc -- which is an index's order once $13 is known
 limit $14

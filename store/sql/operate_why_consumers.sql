@@ -1,5 +1,6 @@
--- Where each consumer stands on records and what could hold it; of $2 alone (0: of all), with those that could hold it back: the next event that concerns it (looked for in
--- the next 1,000), its dead letters, the live workers that run it, and at which of them its breaker is open.
+-- Where consumers stand on records, and what could hold them: the next event that concerns each (looked for in the next
+-- 1,000), its dead letters, the live workers that run it, and at which of them its breaker is not closed. $2: of this
+-- consumer alone, with those that could hold it back; 0: of all.
 select r.id, c.id, c.name, c.status, c.scope, c.updated_at, coalesce(k.seq, greatest(r.cursor, m.cursor)),
   coalesce(k.state, 'ready'), coalesce(k.attempt, 0), nullif(k.next_attempt_at, 'infinity'), k.first_failed_at, coalesce(k.error_code, ''),
   coalesce(n.seq, 0), n.created_at, n.id,

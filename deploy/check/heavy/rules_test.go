@@ -31,16 +31,17 @@ func outcomes(failed string) string {
 // An alert that never fires is none: each has series, a minute apart, that it fires at, and such that it does not.
 func TestAlertsFireWhereTheyShould(t *testing.T) {
 	for alert, series := range map[string]struct{ fires, quiet string }{
-		"KeylineNoWorker":        {"another 1x70", "keyline_worker_records 0x70"},
-		"KeylineBacklogOld":      {`keyline_mailbox_oldest_age_seconds{instance="a"} 31x70`, `keyline_mailbox_oldest_age_seconds{instance="a"} 29x70`},
-		"KeylineDeliveriesLate":  {lags("90", "98", "100"), lags("90", "100", "100")},
-		"KeylineObjectiveBurns":  {lags("80", "100", "100"), lags("90", "100", "100")},
-		"KeylineConsumerFailing": {outcomes("30"), outcomes("10")},
-		"KeylineBreakerOpen":     {`keyline_breaker_state_ratio{messaging_consumer_group_name="c"} 1x70`, `keyline_breaker_state_ratio{messaging_consumer_group_name="c"} 0.5x70`},
-		"KeylineDeadLetters":     {"keyline_dead_letters_open 1x70", "keyline_dead_letters_open 0x70"},
-		"KeylineRecordsBlocked":  {"keyline_records_blocked 1x70", "keyline_records_blocked 0x70"},
-		"KeylineWorkersLost":     {"keyline_claims_recovered_total 0x55 4x15", "keyline_claims_recovered_total 4x70"},
-		"KeylineClaimsFenced":    {"keyline_flushes_fenced_total 0x55 4x15", "keyline_flushes_fenced_total 4x70"},
+		"KeylineNoWorker":         {"another 1x70", "keyline_worker_records 0x70"},
+		"KeylineBacklogOld":       {`keyline_mailbox_oldest_age_seconds{instance="a"} 31x70`, `keyline_mailbox_oldest_age_seconds{instance="a"} 29x70`},
+		"KeylineDeliveriesLate":   {lags("90", "98", "100"), lags("90", "100", "100")},
+		"KeylineObjectiveBurns":   {lags("80", "100", "100"), lags("90", "100", "100")},
+		"KeylineConsumerFailing":  {outcomes("30"), outcomes("10")},
+		"KeylineBreakerOpen":      {`keyline_breaker_state_ratio{messaging_consumer_group_name="c"} 1x70`, `keyline_breaker_state_ratio{messaging_consumer_group_name="c"} 0.5x70`},
+		"KeylineDeadLetters":      {"keyline_dead_letters_open 1x70", "keyline_dead_letters_open 0x70"},
+		"KeylineConsumerUnhosted": {`keyline_consumer_unhosted{instance="a",messaging_consumer_group_name="c"} 1x70`, `keyline_consumer_unhosted{instance="a",messaging_consumer_group_name="c"} 0x70`},
+		"KeylineRecordsBlocked":   {"keyline_records_blocked 1x70", "keyline_records_blocked 0x70"},
+		"KeylineWorkersLost":      {"keyline_claims_recovered_total 0x55 4x15", "keyline_claims_recovered_total 4x70"},
+		"KeylineClaimsFenced":     {"keyline_flushes_fenced_total 0x55 4x15", "keyline_flushes_fenced_total 4x70"},
 	} {
 		rule, ok := rules(t)[alert]
 		if !ok {
@@ -54,8 +55,8 @@ func TestAlertsFireWhereTheyShould(t *testing.T) {
 			t.Errorf("%s: fires at\n%s", alert, series.quiet)
 		}
 	}
-	if n := len(rules(t)); n != 10 {
-		t.Errorf("%d rules, and series for 10", n)
+	if n := len(rules(t)); n != 11 {
+		t.Errorf("%d rules, and series for 11", n)
 	}
 	// A few events say nothing, and Prometheus 3 writes bounds otherwise.
 	objective := rules(t)["KeylineObjectiveBurns"].Expr
