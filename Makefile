@@ -1,6 +1,6 @@
 # `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev build test test/leaks test/upgrade test/jaeger jaeger bench bench/peers guarantees faults sim sim/mutants fuzz nightly lint fmt generate verify \
+.PHONY: help demo dev build test test/leaks test/upgrade test/jaeger jaeger bench bench/go bench/peers guarantees faults sim sim/mutants fuzz nightly lint fmt generate verify \
 	check-bench check-deploy check-deploy/quick check-webhook check-generated check-golden check-modules postgres compiler
 
 # Arguments for what a target runs: make demo ARGS='--duration 60s --workers 5'
@@ -38,8 +38,11 @@ test/leaks: compiler ## 100,000 records activated: memory and goroutines stay wh
 bench: postgres build ## the drain benchmark: 200,000 records, 4 consumers
 	@bin/keyline bench drain --records 200000 --consumers 4 --json $(ARGS)
 
-bench/peers: postgres ## side by side with River, gue, watermill-sql, DBOS and others: make bench/peers OUT=f.json
-	@cd bench && go run ./peers --out "$(abspath $(or $(OUT),peers.json))" $(ARGS)
+bench/go: postgres ## the Go benchmarks by benchstat, allocations included: make bench/go BENCH=Delivery BASE=HEAD~1 compares
+	@BENCH='$(BENCH)' BASE='$(BASE)' COUNT='$(COUNT)' TIME='$(TIME)' OUT='$(OUT)' scripts/go-bench
+
+bench/peers: postgres build ## side by side with River, gue, watermill-sql, DBOS and others: make bench/peers OUT=f.json
+	@cd bench && go run ./peers --keyline ../bin/keyline --out "$(abspath $(or $(OUT),peers.json))" $(ARGS)
 
 guarantees: postgres compiler ## each promise of docs/guarantees.md by its tests
 	@go run ./internal/guarantees $(ARGS)

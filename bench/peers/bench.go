@@ -51,6 +51,12 @@ func (b *bench) fresh(ctx context.Context) (*pgxpool.Pool, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if b.Tx {
+		if _, err := pool.Exec(ctx, effects); err != nil {
+			pool.Close()
+			return nil, nil, err
+		}
+	}
 	return pool, func() {
 		pool.Close()
 		ctx := context.WithoutCancel(ctx)
@@ -74,9 +80,35 @@ func preload(ctx context.Context, server *pgdev.Server) error {
 	return server.Restart(ctx)
 }
 
+// pin opens a transaction with an id of its own in the run's database, beside
+// its connections, where the run is to have one, and returns how to end it.
+func (b *bench) pin(ctx context.Context, pool *pgxpool.Pool) (unpin func(), err error) {
+	none := func() {}
+	if !b.Pinned {
+		return none, nil
+	}
+	cfg := pool.Config().ConnConfig.Copy()
+	cfg.RuntimeParams["application_name"] = meterName
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return none, err
+	}
+	unpin = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
+	if _, err := conn.Exec(ctx, "begin; select pg_current_xact_id()"); err != nil {
+		unpin()
+		return none, err
+	}
+	return unpin, nil
+}
+
 // drain times how long a side takes for what there is, from its start until
 // everything was handled and nothing is left, and says what that cost.
 func (b *bench) drain(ctx context.Context, pool *pgxpool.Pool, books *books, events int, left string, start func() (stop func() error, err error)) (outcome, error) {
+	unpin, err := b.pin(ctx, pool)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer unpin()
 	m, err := b.meter(ctx, pool, pool)
 	if err != nil {
 		return outcome{}, err
@@ -91,11 +123,22 @@ func (b *bench) drain(ctx context.Context, pool *pgxpool.Pool, books *books, eve
 		err = stopErr
 	}
 	o := books.outcome(float64(events) / took.Seconds())
+	if err == nil && b.Tx {
+		var n int64
+		err = pool.QueryRow(ctx, "select count(*) from effects").Scan(&n)
+		o.Lost += int64(len(books.seen)) - n // no row can be there twice
+	}
 	if err == nil {
 		o.Cost, err = m.read(ctx, len(books.seen))
 	}
 	return o, err
 }
+
+// A handler that writes into its delivery's transaction: where, and what.
+const (
+	effects = "create table effects (n bigint primary key)"
+	effect  = "insert into effects (n) values ($1)"
+)
 
 // appending lets the clients append, and counts what is then stored where the
 // peer keeps what was worked on. stored is empty where it does not.

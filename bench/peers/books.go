@@ -104,8 +104,10 @@ func (b *books) drained(ctx context.Context, pool *pgxpool.Pool, begun time.Time
 	return 0, errors.New("everything was handled, but jobs are left in the database")
 }
 
-// stopwatch measures from commit to handler start.
+// stopwatch measures from commit to handler start. What is numbered below warm
+// is counted, but not measured: it comes while everything is run for the first time.
 type stopwatch struct {
+	warm   int64
 	mu     sync.Mutex
 	commit map[int64]time.Time
 	start  map[int64]time.Time
@@ -113,8 +115,9 @@ type stopwatch struct {
 	late   int64
 }
 
-func newStopwatch() *stopwatch {
-	return &stopwatch{commit: map[int64]time.Time{}, start: map[int64]time.Time{}}
+// newStopwatch is for a run at a steady rate, whose first second is not measured.
+func newStopwatch(rate int) *stopwatch {
+	return &stopwatch{warm: int64(rate), commit: map[int64]time.Time{}, start: map[int64]time.Time{}}
 }
 
 func (s *stopwatch) committed(id int64) {
@@ -172,11 +175,12 @@ func (s *stopwatch) outcome() outcome {
 	o := outcome{Duplicates: s.again, Late: s.late}
 	var ms []float64
 	for id, at := range s.commit {
-		if start, ok := s.start[id]; ok {
+		switch start, ok := s.start[id]; {
+		case !ok:
+			o.Lost++
+		case id >= s.warm:
 			// A handler may start before the appender has heard of its own commit.
 			ms = append(ms, max(start.Sub(at), 0).Seconds()*1000)
-		} else {
-			o.Lost++
 		}
 	}
 	slices.Sort(ms)

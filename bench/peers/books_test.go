@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestWrongRunsAreSeen(t *testing.T) {
@@ -112,7 +113,7 @@ func TestNoGoalIsReachedByAWrongKeyline(t *testing.T) {
 
 // Every peer is in every scenario, if only to say why it has no part in it.
 func TestNoPeerIsSilentlyAbsent(t *testing.T) {
-	all := scenarios(nodePeers{skip: "node is not installed"})
+	all := scenarios(contestants{node: nodePeers{skip: "node is not installed"}})
 	names := func(sc scenario) []string {
 		var names []string
 		for _, s := range sc.sides {
@@ -139,13 +140,26 @@ func TestNoPeerIsSilentlyAbsent(t *testing.T) {
 	}
 }
 
+func TestTheFirstSecondIsCountedAndNotMeasured(t *testing.T) {
+	s := newStopwatch(2)
+	begun := time.Now()
+	for id, ms := range []int{900, 800, 1, 3, 2} {
+		s.commit[int64(id)] = begun
+		s.start[int64(id)] = begun.Add(time.Duration(ms) * time.Millisecond)
+	}
+	delete(s.start, 1)
+	if got, want := s.outcome(), (outcome{Value: 2, P99: 3, Max: 3, Lost: 1}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 func TestChoosingWhatIsNotThereFails(t *testing.T) {
 	for _, c := range []struct{ scenarios, peers string }{{"drain", "*"}, {"*", "rabbit"}} {
-		if _, err := choose(scenarios(nodePeers{}), []string{c.scenarios}, []string{c.peers}); err == nil {
+		if _, err := choose(scenarios(contestants{}), []string{c.scenarios}, []string{c.peers}); err == nil {
 			t.Errorf("%s of %s is taken", c.scenarios, c.peers)
 		}
 	}
-	got, err := choose(scenarios(nodePeers{}), []string{"hot-*"}, []string{"dbos"})
+	got, err := choose(scenarios(contestants{}), []string{"hot-*"}, []string{"dbos"})
 	if err != nil || len(got) != 2 {
 		t.Fatalf("got %d scenarios, %v", len(got), err)
 	}

@@ -180,7 +180,7 @@ func dbosAppend(way dbosWay, beside bool) runner {
 
 func dbosLatency(way dbosWay) runner {
 	return func(ctx context.Context, b *bench) (outcome, error) {
-		watch := newStopwatch()
+		watch := newStopwatch(b.Rate)
 		r, err := b.dbosOn(ctx, way, watch.started)
 		if err != nil {
 			return outcome{}, err

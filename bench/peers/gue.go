@@ -70,7 +70,12 @@ func (b *bench) gueOn(ctx context.Context, way gueWay, handle func(n int64)) (*g
 		r.client, err = gue.NewClient(pgxv5.NewConnPool(pool))
 	}
 	if err == nil {
-		r.works, err = gue.NewWorkerPool(r.client, gue.WorkMap{"thing.done": func(_ context.Context, j *gue.Job) error {
+		r.works, err = gue.NewWorkerPool(r.client, gue.WorkMap{"thing.done": func(ctx context.Context, j *gue.Job) error {
+			if b.Tx {
+				if _, err := j.Tx().Exec(ctx, effect, numberOf(j.Args)); err != nil {
+					return err
+				}
+			}
 			handle(numberOf(j.Args))
 			return nil
 		}}, way.workers, way.options()...)
@@ -143,7 +148,7 @@ func gueAppend(way gueWay, beside bool) runner {
 
 func gueLatency(way gueWay) runner {
 	return func(ctx context.Context, b *bench) (outcome, error) {
-		watch := newStopwatch()
+		watch := newStopwatch(b.Rate)
 		r, err := b.gueOn(ctx, way, watch.started)
 		if err != nil {
 			return outcome{}, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -44,6 +45,25 @@ func keylineWorker(pool *pgxpool.Pool, n int, handle func(consumer int, d *keyli
 	return keyline.NewWorker(pool, keyline.Config{TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()}, consumers...)
 }
 
+// keylineTxWorker makes a worker whose one consumer writes a row in the
+// transaction that also moves its checkpoint.
+func keylineTxWorker(pool *pgxpool.Pool, _ int, handle func(consumer int, d *keyline.Delivery)) (*keyline.Worker, error) {
+	return keyline.NewWorker(pool, keyline.Config{TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()},
+		keyline.Consumer{Name: "c0", Types: []string{"*"}, Effect: keyline.Database(), HandleTx: func(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error {
+			if _, err := tx.Exec(ctx, effect, thing(d)); err != nil {
+				return err
+			}
+			handle(0, d)
+			return nil
+		}})
+}
+
+// thing is the number in a record's key.
+func thing(d *keyline.Delivery) int {
+	n, _ := strconv.Atoi(d.Key.Record[len("thing:"):])
+	return n
+}
+
 // keylineLeft counts what is not done, of the first that is not.
 const keylineLeft = "select count(*) from (select from keyline.mailboxes limit 1) m"
 
@@ -75,12 +95,15 @@ func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) 
 			return outcome{}, err
 		}
 		defer drop()
+		worker := keylineWorker
+		if b.Tx {
+			worker = keylineTxWorker
+		}
 		books := newBooks(b.Records * consumers)
 		handle := func(consumer int, d *keyline.Delivery) {
-			n, _ := strconv.Atoi(d.Key.Record[len("thing:"):])
-			books.handled(n*consumers + consumer)
+			books.handled(thing(d)*consumers + consumer)
 		}
-		w, err := keylineWorker(pool, consumers, handle)
+		w, err := worker(pool, consumers, handle)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -99,7 +122,7 @@ func keylineDrain(consumers int) func(context.Context, *bench) (outcome, error) 
 		if _, err := pool.Exec(ctx, "vacuum analyze"); err != nil {
 			return outcome{}, err
 		}
-		if w, err = keylineWorker(pool, consumers, handle); err != nil {
+		if w, err = worker(pool, consumers, handle); err != nil {
 			return outcome{}, err
 		}
 		return b.drain(ctx, pool, books, b.Records, keylineLeft, func() (func() error, error) { return started(ctx, w) })
@@ -174,7 +197,7 @@ func keylineLatency(ctx context.Context, b *bench) (outcome, error) {
 		return outcome{}, err
 	}
 	defer drop()
-	watch := newStopwatch()
+	watch := newStopwatch(b.Rate)
 	w, err := keylineWorker(pool, 1, func(_ int, d *keyline.Delivery) {
 		n, _ := strconv.ParseInt(d.Key.Record[len("thing:"):], 10, 64)
 		watch.started(n)
@@ -190,7 +213,7 @@ func keylineLatency(ctx context.Context, b *bench) (outcome, error) {
 		watch.committed(i)
 		return err
 	})
-	time.Sleep(time.Second) // the last ones arrive
+	err = errors.Join(err, watch.settled(ctx, pool, keylineLeft))
 	_, stopErr := w.Stop(context.WithoutCancel(ctx))
 	if err == nil {
 		err = stopErr

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/keylinehq/keyline/internal/pgdev"
@@ -27,40 +28,43 @@ type settings struct {
 	Runs       int           `json:"runs"`
 	Clients    int           `json:"clients"`
 	Duration   time.Duration `json:"duration_ns"`
-	Rate       int           `json:"rate_per_s"`
+	Rate       int           `json:"rate_per_s"` // 0 but in latency scenarios
 	Durable    bool          `json:"durable"`
 	MaxConns   int32         `json:"max_conns"`
 	Costs      bool          `json:"costs"`
+	// Pinned has a transaction with an id of its own open while a drain runs.
+	Pinned bool `json:"pinned"`
+	// Tx has the handlers of a drain write a row in their delivery's transaction.
+	Tx bool `json:"tx"`
 }
+
+// full is how many records a drain has by itself.
+const full = 200_000
 
 func main() {
 	s := settings{MaxConns: 40}
-	out := flag.String("out", "", "write the results here as JSON")
-	only := flag.String("scenarios", "*", "which to run, comma-separated, with globs: drain-*,latency")
+	out := flag.String("out", "", "write the results here as JSON, after each scenario")
+	only := flag.String("scenarios", "*", "which to run, comma-separated, with globs: drain-*,latency-500")
 	peers := flag.String("peers", "*", "which to run beside keyline, comma-separated, with globs")
-	flag.IntVar(&s.Records, "records", 200_000, "records of a drain, one event each")
+	flag.IntVar(&s.Records, "records", full, "records of a drain, one event each")
 	flag.IntVar(&s.HotRecords, "hot-records", 200, "records of hot-many")
 	flag.IntVar(&s.HotEvents, "hot-events", 1000, "events of each record of hot-many")
 	flag.IntVar(&s.HotSingle, "hot-single", 10_000, "events of the one record of hot-one")
 	flag.IntVar(&s.Runs, "runs", 3, "runs of each side, taking turns")
 	flag.IntVar(&s.Clients, "clients", 32, "appending clients")
 	flag.DurationVar(&s.Duration, "duration", 8*time.Second, "length of an append or latency run")
-	flag.IntVar(&s.Rate, "rate", 500, "events per second of the latency scenario")
 	flag.BoolVar(&s.Durable, "durable", false, "fsync and synchronous commits on")
-	flag.BoolVar(&s.Costs, "costs", false, "also measure what a delivery costs in the drain and hot scenarios; its counting slows all sides a little")
+	program := flag.String("keyline", "", "the keyline program, for the scenarios of Keyline alone")
 	flag.Parse()
 	slog.SetLogLoggerLevel(slog.LevelError)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	chosen, err := choose(scenarios(node(ctx)), strings.Split(*only, ","), strings.Split(*peers, ","))
+	chosen, err := choose(scenarios(contestants{node: node(ctx), program: *program}), strings.Split(*only, ","), strings.Split(*peers, ","))
 	var results []result
 	if err == nil {
-		results, err = run(ctx, s, chosen)
+		results, err = run(ctx, s, chosen, func(sofar []result) error { return write(*out, sofar) })
 	}
 	if len(results) > 0 {
-		if *out != "" {
-			err = errors.Join(err, write(*out, results))
-		}
 		print(results)
 		err = errors.Join(err, verdict(results))
 	}
@@ -95,20 +99,31 @@ func choose(all []scenario, only, peers []string) ([]scenario, error) {
 	return all, nil
 }
 
-func run(ctx context.Context, s settings, chosen []scenario) ([]result, error) {
+func run(ctx context.Context, s settings, chosen []scenario, keep func([]result) error) ([]result, error) {
 	server, err := pgdev.Start(ctx, pgdev.Options{Durable: s.Durable})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = server.Stop() }()
-	if s.Costs {
-		if err := preload(ctx, server); err != nil {
-			return nil, err
-		}
-	}
-	b := &bench{settings: s, server: server, databases: new(atomic.Int64)}
+	return play(ctx, &bench{settings: s, server: server, databases: new(atomic.Int64)}, chosen, keep)
+}
+
+// play plays the scenarios one after the other, and keeps what it has after each: all of them take longer than some
+// terminals live.
+func play(ctx context.Context, b *bench, chosen []scenario, keep func([]result) error) ([]result, error) {
+	counting := false
 	var results []result
 	for _, sc := range chosen {
+		s := b.settings
+		if sc.with != nil {
+			s = sc.with(s)
+		}
+		if s.Costs && !counting {
+			if err := preload(ctx, b.server); err != nil {
+				return results, err
+			}
+			counting = true
+		}
 		rows := make([]result, len(sc.sides))
 		for i, side := range sc.sides {
 			rows[i] = result{Scenario: sc.name, Unit: sc.unit, Peer: side.peer, Version: side.version, How: side.how,
@@ -116,6 +131,13 @@ func run(ctx context.Context, s settings, chosen []scenario) ([]result, error) {
 			if side.scale != nil {
 				rows[i].scale(side.scale(s))
 			}
+		}
+		if sc.alone != nil {
+			results = append(results, aloneRows(ctx, sc, s, rows)...)
+			if err := errors.Join(context.Cause(ctx), keep(results)); err != nil {
+				return results, err
+			}
+			continue
 		}
 		for n := range s.Runs {
 			for i, side := range sc.sides {
@@ -126,11 +148,15 @@ func run(ctx context.Context, s settings, chosen []scenario) ([]result, error) {
 				rows[i].add(o, err)
 				fmt.Fprintf(os.Stderr, "%s run %d: %s %s: %.1f %s %v\n", sc.name, n+1, side.peer, side.how, o.Value, sc.unit, err)
 				if ctx.Err() != nil {
-					return append(results, rows...), context.Cause(ctx)
+					results = append(results, compare(sc, rows)...)
+					return results, errors.Join(context.Cause(ctx), keep(results))
 				}
 			}
 		}
 		results = append(results, compare(sc, rows)...)
+		if err := keep(results); err != nil {
+			return results, err
+		}
 	}
 	return results, nil
 }

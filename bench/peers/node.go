@@ -158,8 +158,12 @@ func (p nodePeers) run(peer, scenario string, own own, with func(settings) map[s
 		cmd := exec.CommandContext(ctx, "node", "bench.mjs")
 		cmd.Dir, cmd.Stderr = dir, os.Stderr
 		var m *meter
+		unpin := func() {}
+		defer func() { unpin() }()
 		said, err := talk(cmd, text, func() (err error) {
-			m, err = b.meter(ctx, pool, nil)
+			if unpin, err = b.pin(ctx, pool); err == nil {
+				m, err = b.meter(ctx, pool, nil)
+			}
 			return err
 		})
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -52,13 +53,19 @@ type scenario struct {
 	name, unit string
 	lower      bool
 	goals      map[string]float64 // by peer and how
-	sides      []side
+	// with are its own settings. nil: the run's.
+	with  func(settings) settings
+	sides []side
+	// alone measures the first side where the others have no part. nil: all take turns.
+	alone func(ctx context.Context, s settings, first result) ([]result, error)
 }
 
 // given are the settings that one side ran with: the run's, scaled for it, and its own.
 type given struct {
 	settings
 	Own own `json:"own"`
+	// Bench are those that keyline bench says that it had.
+	Bench json.RawMessage `json:"keyline_bench,omitempty"`
 }
 
 type result struct {
@@ -122,19 +129,25 @@ func (r *result) wrong() bool {
 	return r.Error != "" || r.OrderViolations+r.Lost+r.Duplicates > 0
 }
 
+// medianOf are the values of the runs that came to their end; 0 where none did.
+func medianOf(runs []outcome) float64 {
+	var values []float64
+	for _, o := range runs {
+		if o.Error == "" {
+			values = append(values, o.Value)
+		}
+	}
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
 // compare fills in medians, ratios and goals.
 func compare(sc scenario, rows []result) []result {
 	for i := range rows {
-		var values []float64
-		for _, o := range rows[i].Runs {
-			if o.Error == "" {
-				values = append(values, o.Value)
-			}
-		}
-		slices.Sort(values)
-		if len(values) > 0 {
-			rows[i].Median = values[len(values)/2]
-		}
+		rows[i].Median = medianOf(rows[i].Runs)
 		rows[i].Cost = medianCost(rows[i].Runs)
 	}
 	for i := range rows {
@@ -164,12 +177,19 @@ func verdict(results []result) error {
 	return errors.Join(errs...)
 }
 
+// write writes them as JSON, all or as it was before; with no path, nowhere.
 func write(path string, results []result) error {
+	if path == "" {
+		return nil
+	}
 	text, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
+	if err := os.WriteFile(path+".part", append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
 }
 
 func print(results []result) {
@@ -180,16 +200,19 @@ func print(results []result) {
 			fmt.Fprintf(w, "%s\t%s %s\t%s\tskipped: %s\n", r.Scenario, r.Peer, r.Version, r.How, r.Skipped)
 			continue
 		}
-		goal := ""
+		goal, ratio := "", ""
+		if r.RatioToKeyline != 0 {
+			ratio = fmt.Sprintf("%.2f×", r.RatioToKeyline)
+		}
 		if r.Reached != nil {
-			goal = fmt.Sprintf("%.1f× %v", *r.Goal, *r.Reached)
+			goal = fmt.Sprintf("%.1f %v", *r.Goal, *r.Reached)
 		}
 		remark := r.Error
 		if r.late > 0 && remark == "" {
 			remark = fmt.Sprintf("%d not begun at the end", r.late)
 		}
-		fmt.Fprintf(w, "%s\t%s %s\t%s\t%.1f\t%s\t%.2f×\t%s\t%d\t%d\t%d\t%s\n", r.Scenario, r.Peer, r.Version, r.How, r.Median, r.Unit,
-			r.RatioToKeyline, goal, r.Lost, r.Duplicates, r.OrderViolations, remark)
+		fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", r.Scenario, r.Peer, r.Version, r.How, figure(r.Median), r.Unit,
+			ratio, goal, r.Lost, r.Duplicates, r.OrderViolations, remark)
 	}
 	_ = w.Flush()
 	printCosts(results)
@@ -198,11 +221,23 @@ func print(results []result) {
 	for _, r := range results {
 		text, _ := json.Marshal(r.Settings.Own)
 		line := fmt.Sprintf("%s, %s: %s%s", r.Peer, r.How, text, r.scaled)
+		if r.Settings.Bench != nil {
+			text, _ = json.Marshal(r.Settings.Bench)
+			line = fmt.Sprintf("%s, %s: %s", r.Peer, r.Scenario, text)
+		}
 		if r.Skipped == "" && !said[line] {
 			said[line] = true
 			fmt.Println(" ", line)
 		}
 	}
+}
+
+// figure has no more digits than mean something.
+func figure(v float64) string {
+	if math.Abs(v) >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.4g", v)
 }
 
 func printCosts(results []result) {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,23 +27,43 @@ func newJob(n int64) job { return job{N: n, By: "u1", Note: "the quick brown fox
 type riverWorker struct {
 	river.WorkerDefaults[job]
 	handle func(n int64)
+	// pool, where it is set, is for a transaction that also completes the job.
+	pool *pgxpool.Pool
 }
 
-func (w *riverWorker) Work(_ context.Context, j *river.Job[job]) error {
+func (w *riverWorker) Work(ctx context.Context, j *river.Job[job]) error {
+	if w.pool != nil {
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, effect, j.Args.N); err != nil {
+				return err
+			}
+			_, err := river.JobCompleteTx[*riverpgxv5.Driver](ctx, tx, j)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	w.handle(j.Args.N)
 	return nil
 }
 
-// riverGiven are the settings that riverOn gives.
-func riverGiven(how string) own {
-	if how == tuned {
-		return own{"max_workers": 2000, "fetch_cooldown": "2ms", "fetch_poll_interval": "20ms"}
-	}
-	return own{"max_workers": 100, "fetch_cooldown": "100ms", "fetch_poll_interval": "1s"}
+// riverWay is how River is set; zero is as it comes.
+type riverWay struct {
+	workers        int
+	cooldown, poll time.Duration
 }
 
+func (w riverWay) given() own {
+	return own{"max_workers": cmp.Or(w.workers, riverWorkers), "fetch_cooldown": cmp.Or(w.cooldown, river.FetchCooldownDefault).String(),
+		"fetch_poll_interval": cmp.Or(w.poll, river.FetchPollIntervalDefault).String()}
+}
+
+// riverWorkers is what River's documentation has for a queue, which has no default.
+const riverWorkers = 100
+
 // riverOn installs River into a fresh database and makes a client.
-func (b *bench) riverOn(ctx context.Context, how string, handle func(n int64)) (*pgxpool.Pool, *river.Client[pgx.Tx], func(), error) {
+func (b *bench) riverOn(ctx context.Context, way riverWay, handle func(n int64)) (*pgxpool.Pool, *river.Client[pgx.Tx], func(), error) {
 	pool, drop, err := b.fresh(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -56,12 +78,13 @@ func (b *bench) riverOn(ctx context.Context, how string, handle func(n int64)) (
 		return nil, nil, nil, err
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &riverWorker{handle: handle})
-	cfg := &river.Config{Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}}, Workers: workers}
-	if how == tuned {
-		cfg.Queues[river.QueueDefault] = river.QueueConfig{MaxWorkers: 2000}
-		cfg.FetchCooldown, cfg.FetchPollInterval = 2*time.Millisecond, 20*time.Millisecond
+	worker := &riverWorker{handle: handle}
+	if b.Tx {
+		worker.pool = pool
 	}
+	river.AddWorker(workers, worker)
+	cfg := &river.Config{Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: cmp.Or(way.workers, riverWorkers)}}, Workers: workers,
+		FetchCooldown: way.cooldown, FetchPollInterval: way.poll}
 	client, err := river.NewClient(driver, cfg)
 	if err != nil {
 		drop()
@@ -70,11 +93,14 @@ func (b *bench) riverOn(ctx context.Context, how string, handle func(n int64)) (
 	return pool, client, drop, nil
 }
 
-func riverDrain(consumers int, how string) func(context.Context, *bench) (outcome, error) {
+// riverLeft counts what is not done, of the first that is not.
+const riverLeft = "select count(*) from (select from river_job where state <> 'completed' limit 1) j"
+
+func riverDrain(consumers int, way riverWay) func(context.Context, *bench) (outcome, error) {
 	return func(ctx context.Context, b *bench) (outcome, error) {
 		jobs := b.Records * consumers
 		books := newBooks(jobs)
-		pool, client, drop, err := b.riverOn(ctx, how, func(n int64) { books.handled(int(n)) })
+		pool, client, drop, err := b.riverOn(ctx, way, func(n int64) { books.handled(int(n)) })
 		if err != nil {
 			return outcome{}, err
 		}
@@ -91,15 +117,15 @@ func riverDrain(consumers int, how string) func(context.Context, *bench) (outcom
 		if _, err := pool.Exec(ctx, "vacuum analyze"); err != nil {
 			return outcome{}, err
 		}
-		return b.drain(ctx, pool, books, b.Records, "select count(*) from (select from river_job where state <> 'completed' limit 1) j", func() (func() error, error) {
+		return b.drain(ctx, pool, books, b.Records, riverLeft, func() (func() error, error) {
 			return func() error { return client.Stop(context.WithoutCancel(ctx)) }, client.Start(ctx)
 		})
 	}
 }
 
-func riverAppend(how string, beside bool) func(context.Context, *bench) (outcome, error) {
+func riverAppend(way riverWay, beside bool) func(context.Context, *bench) (outcome, error) {
 	return func(ctx context.Context, b *bench) (outcome, error) {
-		pool, client, drop, err := b.riverOn(ctx, how, func(int64) {})
+		pool, client, drop, err := b.riverOn(ctx, way, func(int64) {})
 		if err != nil {
 			return outcome{}, err
 		}
@@ -119,10 +145,10 @@ func riverAppend(how string, beside bool) func(context.Context, *bench) (outcome
 	}
 }
 
-func riverLatency(how string) func(context.Context, *bench) (outcome, error) {
+func riverLatency(way riverWay) func(context.Context, *bench) (outcome, error) {
 	return func(ctx context.Context, b *bench) (outcome, error) {
-		watch := newStopwatch()
-		_, client, drop, err := b.riverOn(ctx, how, watch.started)
+		watch := newStopwatch(b.Rate)
+		pool, client, drop, err := b.riverOn(ctx, way, watch.started)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -135,7 +161,7 @@ func riverLatency(how string) func(context.Context, *bench) (outcome, error) {
 			watch.committed(i)
 			return err
 		})
-		time.Sleep(time.Second) // the last ones arrive
+		err = errors.Join(err, watch.settled(ctx, pool, riverLeft))
 		stopErr := client.Stop(context.WithoutCancel(ctx))
 		if err == nil {
 			err = stopErr

@@ -1,6 +1,10 @@
 package main
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // The peers' settings: as they come, and as fast as they were seen to be.
 const (
@@ -9,24 +13,34 @@ const (
 )
 
 // scenarios are what is compared; the first side of each is Keyline's.
-func scenarios(node nodePeers) []scenario {
-	p := contestants{node: node}
-	return []scenario{
+func scenarios(p contestants) []scenario {
+	return slices.Concat([]scenario{
 		{name: "drain-1", unit: "events/s", goals: map[string]float64{"river tuned": 3}, sides: p.drain(1)},
 		{name: "drain-4", unit: "events/s to 4 consumers", goals: map[string]float64{"river tuned": 10}, sides: p.drain(4)},
+		p.drainPinned(),
+		p.drainTx(),
 		// Nobody works on what is appended.
 		{name: "append", unit: "tx/s", goals: map[string]float64{"keyline no wake": 0.9, "keyline NOTIFY always": 4, "river default": 1}, sides: p.append(false)},
 		// A worker does, on the same cores. One that does not keep up leaves the cores to the appenders.
 		{name: "append-busy", unit: "tx/s", goals: map[string]float64{"keyline no wake": 0.9, "keyline NOTIFY always": 4, "river tuned": 1}, sides: p.append(true)},
-		{name: "latency", unit: "ms, median", lower: true, goals: map[string]float64{"river tuned": 1}, sides: p.latency()},
+		p.latency(50),
+		p.latency(500),
+		p.latency(2000),
 		// Many events of each record, in order.
 		{name: "hot-many", unit: "events/s", sides: p.hot(hotMany)},
 		{name: "hot-one", unit: "events/s", sides: p.hot(hotOne)},
-	}
+	}, p.aloneScenarios(), []scenario{
+		// Last, as the server then counts statements, which slows it a little.
+		p.costs(1),
+		p.costs(4),
+	})
 }
 
 // contestants make the sides of the scenarios.
-type contestants struct{ node nodePeers }
+type contestants struct {
+	node    nodePeers
+	program string // keyline's; "" for none
+}
 
 // Where a side would take minutes for all of the work, it gets less, so that a
 // run of it ends in about 20 seconds on two cores.
@@ -34,7 +48,7 @@ func (p contestants) drain(consumers int) []side {
 	s := []side{keylineSide("default", keylineDrain(consumers))}
 	for _, how := range []string{tuned, byDefault} {
 		s = append(s,
-			riverSide(how, riverDrain(consumers, how)).scaled(only(how == byDefault, atMost(20_000/consumers))),
+			riverSide(how, riverWays[how], riverDrain(consumers, riverWays[how])).scaled(only(how == byDefault, atMost(20_000/consumers))),
 			gueSide(how, gueDraining[how], gueDrain(consumers, gueDraining[how])).scaled(atMost(map[string]int{tuned: 40_000, byDefault: 2000}[how]/consumers)),
 			watermillSide(how, watermillWays[how], watermillDrain(consumers, watermillWays[how])).scaled(only(how == byDefault, atMost(40_000))),
 			dbosSide(how, dbosWays[how], dbosDrain(consumers, dbosWays[how])).scaled(atMost(4000/consumers)),
@@ -53,7 +67,7 @@ func (p contestants) append(beside bool) []side {
 	}
 	for _, how := range hows {
 		s = append(s,
-			riverSide(how, riverAppend(how, beside)),
+			riverSide(how, riverWays[how], riverAppend(riverWays[how], beside)),
 			gueSide(how, gueFollowing[how], gueAppend(gueFollowing[how], beside)),
 			watermillSide(how, watermillWays[how], watermillAppend(watermillWays[how], beside)),
 			dbosSide(how, dbosWays[how], dbosAppend(dbosWays[how], beside)),
@@ -63,11 +77,58 @@ func (p contestants) append(beside bool) []side {
 	return s
 }
 
-func (p contestants) latency() []side {
+// drainPinned is drain-1 for those who were tuned, and for Keyline also without
+// the old transaction.
+func (p contestants) drainPinned() scenario {
+	sides := slices.DeleteFunc(p.drain(1), func(s side) bool { return s.peer != "keyline" && s.how == byDefault })
+	const unpinned = "without the old transaction"
+	sides = slices.Insert(sides, 1, keylineSide(unpinned, keylineDrain(1)).scaled(func(s settings) settings { s.Pinned = false; return s }))
+	return scenario{name: "drain-pinned", unit: "events/s", goals: map[string]float64{"keyline " + unpinned: 0.7}, sides: sides,
+		with: func(s settings) settings { s.Pinned = true; return s }}
+}
+
+// drainTx is drain-1 with a handler that writes a row in the transaction that
+// also makes its delivery done: what has no such transaction has no part in it.
+func (p contestants) drainTx() scenario {
+	sides := []side{keylineSide("default", keylineDrain(1))}
+	for _, how := range []string{tuned, byDefault} {
+		sides = append(sides,
+			riverSide(how, riverTxWays[how], riverDrain(1, riverTxWays[how])).scaled(only(how == byDefault, atMost(20_000))),
+			gueSide(how, gueDraining[how], gueDrain(1, gueDraining[how])).scaled(atMost(map[string]int{tuned: 40_000, byDefault: 2000}[how])))
+	}
+	const noTx = "its handlers are not given a transaction that makes the message done"
+	return scenario{name: "drain-tx", unit: "events/s", goals: map[string]float64{"river tuned": 1},
+		with: func(s settings) settings { s.Tx = true; return s }, sides: append(sides,
+			watermillSide(byDefault, watermillWays[byDefault], nil).without(noTx),
+			dbosSide(byDefault, dbosWays[byDefault], nil).without("a step in a transaction is a workflow's, which is done in another"),
+			p.nodeSide(graphileWorker, byDefault, graphileDraining[byDefault], "drain", nil).without(noTx),
+			p.nodeSide(pgBoss, byDefault, pgBossDraining[byDefault], "drain", nil).without(noTx))}
+}
+
+// costs is a drain of those who were tuned, in which statements, WAL and CPU are counted.
+func (p contestants) costs(consumers int) scenario {
+	sides := slices.DeleteFunc(p.drain(consumers), func(s side) bool { return s.peer != "keyline" && s.how == byDefault })
+	return scenario{name: fmt.Sprintf("costs-%d", consumers), unit: "events/s", sides: sides,
+		with: func(s settings) settings { s.Costs, s.Runs = true, 1; return s }}
+}
+
+// latency is to be lower than that of each peer at its best.
+func (p contestants) latency(rate int) scenario {
+	sides, goals := p.latencySides(), map[string]float64{}
+	for _, s := range sides[1:] {
+		if s.how != byDefault {
+			goals[s.peer+" "+s.how] = 1
+		}
+	}
+	return scenario{name: fmt.Sprintf("latency-%d", rate), unit: "ms, median", lower: true, goals: goals, sides: sides,
+		with: func(s settings) settings { s.Rate = rate; return s }}
+}
+
+func (p contestants) latencySides() []side {
 	s := []side{keylineSide("default", keylineLatency)}
 	for _, how := range []string{tuned, byDefault} {
 		s = append(s,
-			riverSide(how, riverLatency(how)),
+			riverSide(how, riverWays[how], riverLatency(riverWays[how])),
 			gueSide(how, gueFollowing[how], gueLatency(gueFollowing[how])),
 			watermillSide(how, watermillWays[how], watermillLatency(watermillWays[how])),
 			dbosSide(how, dbosWays[how], dbosLatency(dbosWays[how])),
@@ -89,7 +150,7 @@ func (p contestants) hot(shape hotShape) []side {
 			p.nodeSide(graphileWorker, how, graphileOrdered[how], "hot", nodeHot(shape)).scaled(map[string]func(settings) settings{tuned: hotAtMost(50, 4000), byDefault: hotAtMost(50, 10)}[how]))
 	}
 	return append(s,
-		riverSide(byDefault, nil).without("it promises no order: its jobs have no key to be ordered by"),
+		riverSide(byDefault, riverWays[byDefault], nil).without("it promises no order: its jobs have no key to be ordered by"),
 		gueSide(byDefault, gueDraining[byDefault], nil).without("it promises no order: its jobs have no key to be ordered by"),
 		p.nodeSide(pgBoss, byDefault, pgBossDefault, "hot", nil).without("this version promises no order: its policies keep the jobs of a key apart, but not in sequence"))
 }
@@ -98,8 +159,20 @@ func keylineSide(how string, run runner) side {
 	return side{peer: "keyline", version: "this tree", how: how, given: own{"config": "default"}, run: run}
 }
 
-func riverSide(how string, run runner) side {
-	return side{peer: "river", version: version("github.com/riverqueue/river"), how: how, given: riverGiven(how), run: run}
+// River's settings, and those where each handler needs a connection too.
+var (
+	riverWays = map[string]riverWay{
+		tuned:     {workers: 2000, cooldown: 2 * time.Millisecond, poll: 20 * time.Millisecond},
+		byDefault: {},
+	}
+	riverTxWays = map[string]riverWay{
+		tuned:     {workers: 32, cooldown: 2 * time.Millisecond, poll: 20 * time.Millisecond},
+		byDefault: {},
+	}
+)
+
+func riverSide(how string, way riverWay, run runner) side {
+	return side{peer: "river", version: version("github.com/riverqueue/river"), how: how, given: way.given(), run: run}
 }
 
 // gueDraining and gueFollowing are gue's settings for much work and for work

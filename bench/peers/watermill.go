@@ -208,7 +208,7 @@ func watermillLatency(way watermillWay) runner {
 			return outcome{}, err
 		}
 		defer r.drop()
-		watch := newStopwatch()
+		watch := newStopwatch(b.Rate)
 		stop, err := r.subscribe(ctx, 1, func(_ int, n int64) { watch.started(n) })
 		if err != nil {
 			return outcome{}, err

@@ -73,7 +73,7 @@ const scenarios = {
   },
 
   async latency (make, pool, spec) {
-    const watch = new Stopwatch()
+    const watch = new Stopwatch(spec.rate_per_s)
     const peer = await make(n => watch.started(n))
     await peer.start()
     await openLoop(spec.rate_per_s, seconds(spec), async i => {

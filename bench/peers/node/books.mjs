@@ -55,7 +55,10 @@ export class Books {
   }
 }
 
+// Stopwatch measures from commit to handler start, but for a rate's first second.
 export class Stopwatch {
+  constructor (rate) { this.warm = rate }
+
   commit = new Map()
   start = new Map()
   again = 0
@@ -88,8 +91,8 @@ export class Stopwatch {
     let lost = 0
     for (const [id, at] of this.commit) {
       // A handler may start before the appender has heard of its own commit.
-      if (this.start.has(id)) ms.push(Math.max(this.start.get(id) - at, 0))
-      else lost++
+      if (!this.start.has(id)) lost++
+      else if (id >= this.warm) ms.push(Math.max(this.start.get(id) - at, 0))
     }
     ms.sort((a, b) => a - b)
     const n = ms.length
