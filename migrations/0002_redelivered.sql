@@ -16,6 +16,7 @@
 {{ template "v2/hold.sql" . }}
 {{ template "v2/sweep.sql" . }}
 {{ template "v2/health.sql" . }}
+{{ template "v2/prune.sql" . }}
 update {{.schema}}.meta set oldest_binary = 1;
 ---- create above / drop below ----
 lock table {{.schema}}.dead_letters, {{.schema}}.checkpoints in access exclusive mode;
@@ -36,6 +37,7 @@ drop sequence {{.schema}}.claim_front;
 drop function {{.schema}}.sweep, {{.schema}}.sweep_wake, {{.schema}}.sweep_backfill, {{.schema}}.sweep_clear;
 {{ template "v1/sweep.sql" . }}
 {{ template "v2/health_v1.sql" . }}
+{{ template "v2/prune_v1.sql" . }}
 alter table {{.schema}}.checkpoints drop column redeliver_to, drop column started_by;
 alter table {{.schema}}.dead_letters drop column started_by;
 update {{.schema}}.meta set oldest_binary = 1;

@@ -1,9 +1,15 @@
 package store
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/keylinehq/keyline/internal/testdb"
@@ -85,4 +91,80 @@ func TestAPruneOfLongRecordsDoesNotLookAtThoseBehindAgainAndAgain(t *testing.T) 
 	if n := looks() - before; n > 8*records {
 		t.Errorf("%d looks at %d records", n, records)
 	}
+}
+
+// What holds each of a chunk's records back is found for all of them at once, and not by comparing each with all: how many rows the
+// plan's nodes handle grows as what is held does. (Nothing but the plan says so, since no table is read for it.)
+func TestAPruneComparesNoRecordsHoldsWithAnothers(t *testing.T) {
+	r := newRig(t)
+	const records, consumers = 400, 10
+	var list []Definition
+	for i := range consumers {
+		list = append(list, definition(fmt.Sprintf("c%d", i)))
+	}
+	r.register(list...)
+	r.sweepAll()
+	if err := r.BareSeed(t.Context(), "r", records, 1); err != nil {
+		t.Fatal(err)
+	}
+	r.exec("update keyline.consumers set status = 'paused'")
+	var plans []string
+	cfg := r.pool.Config().ConnConfig.Copy()
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { plans = append(plans, n.Message) }
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	for _, set := range []string{
+		"load 'auto_explain'", "set auto_explain.log_min_duration = 0", "set auto_explain.log_nested_statements = on", "set auto_explain.log_analyze = on",
+		"set auto_explain.log_timing = off", "set auto_explain.log_format = 'json'", "set auto_explain.log_level = 'notice'",
+	} {
+		if _, err := conn.Exec(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var (
+		passed, events int64
+		held           []byte
+	)
+	row := conn.QueryRow(t.Context(), r.named("select p.passed, p.events, p.held from keyline.prune_events(0, clock_timestamp() + interval '1 hour', $1, 1000, false, 'me', '', null) p"), records)
+	if err := row.Scan(&passed, &events, &held); err != nil || events != 0 {
+		t.Fatal(passed, events, err)
+	}
+	var holds []PruneHold
+	if err := json.Unmarshal(held, &holds); err != nil || len(holds) != consumers || holds[0].Records != records {
+		t.Fatalf("%d consumers hold: %s (%v)", len(holds), held, err)
+	}
+	handled, nodes := 0.0, 0
+	for _, text := range plans {
+		if at := strings.Index(text, "{"); at >= 0 {
+			var plan map[string]any
+			if err := json.Unmarshal([]byte(text[at:]), &plan); err != nil {
+				t.Fatal(err)
+			}
+			h, n := handledBy(plan["Plan"].(map[string]any))
+			handled, nodes = handled+h, nodes+n
+		}
+	}
+	t.Logf("%v rows handled by %d nodes", handled, nodes)
+	if nodes == 0 || handled > 40*records*consumers {
+		t.Errorf("%v rows handled by %d nodes, for %d holds", handled, nodes, records*consumers)
+	}
+}
+
+// handledBy is how many rows a node of a plan that was carried out, and those below it, gave or threw away, and how many nodes they are.
+func handledBy(node map[string]any) (rows float64, nodes int) {
+	loops, _ := node["Actual Loops"].(float64)
+	for _, what := range []string{"Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter"} {
+		n, _ := node[what].(float64)
+		rows += n * loops
+	}
+	below, _ := node["Plans"].([]any)
+	nodes = 1
+	for _, b := range below {
+		r, n := handledBy(b.(map[string]any))
+		rows, nodes = rows+r, nodes+n
+	}
+	return rows, nodes
 }
