@@ -236,7 +236,7 @@ func TestAnIdleWorkerDeliversNothingToAConsumerThatWasPausedBefore(t *testing.T)
 func TestWhyBreakerOpen(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
-	startWorker(t, db, keyline.Config{Lease: time.Second}, failing("c", func(c *keyline.Consumer) {
+	startWorker(t, db, keyline.Config{Lease: shortLease}, failing("c", func(c *keyline.Consumer) {
 		c.Breaker = keyline.Breaker{MinRuns: 1, CoolDown: time.Hour}
 	}))
 	appendN(t, db, "other:1", 1)

@@ -29,7 +29,9 @@ const (
 	modeExit  = "exit"  // ends the process
 )
 
-const shortLease = time.Second
+// shortLease is for tests that wait for the end of a lease, or for what a renewal brings, every third of it. Shorter, a worker on a crowded
+// machine loses it by itself.
+const shortLease = 3 * time.Second
 
 // child runs a worker with the consumer "c", which says on stdout what it
 // begins and ends, until it is killed.

@@ -54,7 +54,7 @@ func TestStopEndsThoughAHandlerDoesNot(t *testing.T) {
 			begun, release, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			c := keyline.Consumer{Name: "c", Types: []string{"*"}, Effect: keyline.Database()}
 			stuck(&c, begun, release)
-			w := startWorker(t, db, keyline.Config{Lease: 2 * time.Second, Middleware: []func(keyline.Handler) keyline.Handler{
+			w := startWorker(t, db, keyline.Config{Lease: shortLease, Middleware: []func(keyline.Handler) keyline.Handler{
 				func(next keyline.Handler) keyline.Handler {
 					return func(ctx context.Context, d *keyline.Delivery) error { defer close(returned); return next(ctx, d) }
 				}}}, c)
@@ -74,7 +74,7 @@ func TestStopEndsThoughAHandlerDoesNot(t *testing.T) {
 				handle := other.Handle
 				other.Handle, other.HandleTx = nil, func(ctx context.Context, _ pgx.Tx, d *keyline.Delivery) error { return handle(ctx, d) }
 			}
-			startWorker(t, db, keyline.Config{Lease: 2 * time.Second}, other)
+			startWorker(t, db, keyline.Config{Lease: shortLease}, other)
 			s.wait(t, 1)
 			settled(t, db)
 			if n := scalar[int](t, db.Pool(), "select count(*) from keyline.failures"); n != 0 {

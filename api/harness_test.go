@@ -66,7 +66,7 @@ func newRig(t *testing.T, cfg api.Config) *rig {
 	if err := client.RegisterEventTypes(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	w := must(keyline.NewWorker(pool, keyline.Config{Name: "w", Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)},
+	w := must(keyline.NewWorker(pool, keyline.Config{Name: "w", Lease: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)},
 		fails("dies", []string{"dead", internal}), fails("waits", []string{"late"}, time.Hour)))(t)
 	if err := w.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ func runApart(consumers []keyline.Consumer, args ...string) (code int, out, talk
 func TestEveryCommandsJSONIsOneObject(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
-	w, err := keyline.NewWorker(db.Pool(), keyline.Config{Name: "w1", Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)}, poisonedOwn()...)
+	w, err := keyline.NewWorker(db.Pool(), keyline.Config{Name: "w1", Lease: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}, poisonedOwn()...)
 	if err != nil {
 		t.Fatal(err)
 	}
