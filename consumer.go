@@ -83,7 +83,8 @@ type Consumer struct {
 	// written down: exactly what a crash can deliver twice. Default 1;
 	// with HandleBatch at least BatchSize.
 	Window int
-	// BatchSize is the most events that HandleBatch gets at once. Default 100.
+	// BatchSize is the most events that HandleBatch gets at once. Default 100. A worker keeps as many of each record that
+	// it has claimed, if they are more than 64, but no more than 64 KB of their payloads: batches of large events are smaller.
 	BatchSize int
 	// MaxInFlight is how many handlers of it run at once in this process.
 	// Default: the worker's per-consumer limit.

@@ -229,10 +229,12 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 	cfg := w.cfg
 	limits := map[string]supervisor.Limits{}
 	names := make([]string, 0, len(w.consumers))
+	ahead := supervisor.DefaultLoadLimit // or as many as the largest batch has
 	for _, c := range w.consumers {
 		if !c.runsHere() {
 			continue
 		}
+		ahead = max(ahead, c.batchSize())
 		most := c.MaxInFlight
 		if most == 0 {
 			most = cfg.MaxInFlightPerConsumer
@@ -244,7 +246,7 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 		Deliveries: p.store, Leases: p.store, Wakes: wakes{p}, Runner: run,
 		Worker:    core.Worker{Name: cfg.Name, Host: hostName(), PID: os.Getpid(), Lease: cfg.Lease, Consumers: names},
 		Consumers: limits, MaxResident: cfg.MaxRecords, MaxBatch: cfg.ClaimBatch, MaxInFlight: cfg.MaxInFlight,
-		Lease: cfg.Lease, StaleGrace: cfg.StaleThreshold, Grace: cfg.ShutdownGrace, FlushDelay: cfg.FlushDelay, CrashBudget: cfg.CrashBudget,
+		Lease: cfg.Lease, StaleGrace: cfg.StaleThreshold, Grace: cfg.ShutdownGrace, FlushDelay: cfg.FlushDelay, CrashBudget: cfg.CrashBudget, LoadLimit: ahead,
 		Joined: p.store.SetWorker, Fenced: p.store.Fenced, Clock: p.store.Clock(), Log: cfg.Logger,
 	}
 }

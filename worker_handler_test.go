@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,5 +166,27 @@ func TestAHandlerGetsTheDeliveryThatMiddlewareHandsOn(t *testing.T) {
 	}
 	if list := s.of("batch", "thing"); len(list) != 2 || string(list[0].Payload) != `"changed"` || string(list[1].Payload) != `{"n": 1}` {
 		t.Errorf("batch: %+v", list)
+	}
+}
+
+// Promise: HandleBatch gets as many as BatchSize says where as many wait, also more than a worker reads ahead for others.
+func TestABatchIsAsLargeAsItMayBe(t *testing.T) {
+	t.Parallel()
+	for batch, want := range map[int][]int{0: {100, 100, 50}, 240: {240, 10}} {
+		t.Run(fmt.Sprint(batch), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.New(t)
+			appendN(t, db, "thing:1", 250)
+			sizes := make(chan int, 250)
+			startWorker(t, db, keyline.Config{}, keyline.Consumer{Name: "c", Types: []string{"*"}, Effect: keyline.None(), Start: keyline.Beginning(), BatchSize: batch,
+				HandleBatch: func(_ context.Context, list []*keyline.Delivery) error { sizes <- len(list); return nil }})
+			var got []int
+			for sum := 0; sum < 250; sum += got[len(got)-1] {
+				got = append(got, <-sizes)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("batches of %d, want %d", got, want)
+			}
+		})
 	}
 }

@@ -23,8 +23,10 @@ const (
 	defaultCancelWait  = 2 * time.Second
 	defaultNewsEvery   = 250 * time.Millisecond
 	defaultYield       = time.Second
-	defaultLoadLimit   = 64
 )
+
+// DefaultLoadLimit is how many events are read ahead above each position of a record.
+const DefaultLoadLimit = 64
 
 // Config is what a Supervisor needs. Fields without a default are required.
 type Config struct {
@@ -98,7 +100,7 @@ func (c *Config) setDefaults() {
 	number(&c.MaxResident, defaultMaxResident)
 	number(&c.MaxBatch, defaultMaxBatch)
 	number(&c.MaxInFlight, defaultInFlight)
-	number(&c.LoadLimit, defaultLoadLimit)
+	number(&c.LoadLimit, DefaultLoadLimit)
 	span(&c.Lease, defaultLease)
 	span(&c.Renew, c.Lease/3)
 	span(&c.Grace, defaultGrace)
