@@ -32,3 +32,21 @@ func BenchmarkRecord(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReload is a resident record that is read again, as all are when the registry has changed.
+func BenchmarkReload(b *testing.B) {
+	for _, n := range []int{4, 100, 1000} {
+		b.Run(strconv.Itoa(n)+"consumers", func(b *testing.B) {
+			var consumers []*core.Consumer
+			for id := range n {
+				consumers = append(consumers, consumer(int32(id+1)))
+			}
+			reg, l := registry(consumers...), loaded(1, 0)
+			m, _ := New(reg, l, Options{Now: begin})
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Step(begin, Reloaded{reg, l})
+			}
+		})
+	}
+}

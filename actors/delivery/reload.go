@@ -15,12 +15,18 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 	m.events.load(loaded, m.opts.LoadLimit)
 	m.head = max(m.head, loaded.Head, m.events.last())
 	lanes := make([]lane, len(reg.Consumers))
+	k := 0 // both are ascending by id
 	for i, c := range reg.Consumers {
+		for k < len(old) && old[k].c.ID < c.ID {
+			k++
+		}
+		known := k < len(old) && old[k].c.ID == c.ID
+		if known {
+			lanes[i].work = old[k].work
+		}
 		m.set(&lanes[i], c, loaded)
-		for k := range old {
-			if old[k].c.ID == c.ID {
-				lanes[i].inherit(&old[k])
-			}
+		if known {
+			lanes[i].inherit(&old[k])
 		}
 	}
 	moved := m.reg.Epoch != reg.Epoch
@@ -36,7 +42,6 @@ func (m *Machine) reloaded(reg *core.Registry, loaded *core.Loaded) {
 
 // inherit keeps what the old lane knows beyond the database.
 func (l *lane) inherit(old *lane) {
-	l.work = old.work
 	l.running, l.inHand, l.beyond, l.ran, l.replay = old.running, old.inHand, old.beyond, old.ran, old.replay
 	l.heldUntil, l.singleUntil = old.heldUntil, old.singleUntil
 	if old.redeliver == anyNumber && l.c.Hosted {
