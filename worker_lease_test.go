@@ -3,7 +3,6 @@ package keyline_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
@@ -12,7 +11,6 @@ import (
 func TestClaimIsDurableBeforeTheHandlerAndLivesAsLongAsItRuns(t *testing.T) {
 	t.Parallel()
 	db, s := testdb.New(t), newSeen()
-	const lease = 600 * time.Millisecond
 	release := make(chan struct{})
 	claimed := make(chan bool, 1)
 	block := func(_ context.Context, d *keyline.Delivery) error {
@@ -25,16 +23,16 @@ func TestClaimIsDurableBeforeTheHandlerAndLivesAsLongAsItRuns(t *testing.T) {
 		return nil
 	}
 	c := keyline.Consumer{Name: "c", Types: []string{"*"}, Effect: keyline.None(), Handle: block}
-	startWorker(t, db, keyline.Config{Name: "one", Lease: lease}, c)
-	startWorker(t, db, keyline.Config{Name: "two", Beside: "one", Lease: lease}, c)
+	startWorker(t, db, keyline.Config{Name: "one", Lease: shortLease}, c)
+	startWorker(t, db, keyline.Config{Name: "two", Beside: "one", Lease: shortLease}, c)
 	appendN(t, db, "thing:1", 2)
 	if !<-claimed {
 		t.Error("the handler runs under a claim that nobody else can see")
 	}
 	begun := scalar[int64](t, db.Pool(), "select min(beat) from keyline.workers")
 	testdb.Eventually(t, func() bool {
-		return scalar[int64](t, db.Pool(), "select min(beat) from keyline.workers where status = 'live'") >= begun+10
-	}, "both workers renew ten times, which is more than three leases")
+		return scalar[int64](t, db.Pool(), "select min(beat) from keyline.workers where status = 'live'") >= begun+5
+	}, "both workers renew five times, which is more than a lease")
 	close(release)
 	s.wait(t, 2)
 	settled(t, db)

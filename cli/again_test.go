@@ -69,7 +69,7 @@ func TestAnActOnSeveralGoesOnWhereItWasBrokenOff(t *testing.T) {
 	if _, err := w.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if talk := resolve(exitUnavailable, "1", "3", "--wait", "100ms"); !strings.Contains(talk, "dead letter 1 is resolved") || !strings.Contains(talk, "no worker has applied it") {
+	if talk := resolve(exitUnavailable, "1", "3", "--wait", "3s"); !strings.Contains(talk, "dead letter 1 is resolved") || !strings.Contains(talk, "no worker has applied it") {
 		t.Errorf("of one that nothing is to be done about, and one that is not applied yet, it says %q", talk)
 	}
 
@@ -77,7 +77,7 @@ func TestAnActOnSeveralGoesOnWhereItWasBrokenOff(t *testing.T) {
 	if _, err := db.Pool().Exec(t.Context(), `insert into keyline.workers (name, instance, host, pid, lease) values ('stays', gen_random_uuid(), 'h', 1, '1 hour')`); err != nil {
 		t.Fatal(err)
 	}
-	code, out, talk := runApart(nil, "drain", "gone", "stays", "--yes", "--wait", "100ms", "--database-url", db.URL)
+	code, out, talk := runApart(nil, "drain", "gone", "stays", "--yes", "--wait", "3s", "--database-url", db.URL)
 	if code != exitNotFound || !strings.Contains(talk, "gone") {
 		t.Errorf("exit code %d: %s%s", code, out, talk)
 	}
