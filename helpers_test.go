@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -63,6 +64,9 @@ func scalar[T any](t testing.TB, db keyline.PGX, text string, args ...any) T {
 	}
 	return v
 }
+
+// toBeGiven is how long an act that nobody applies is waited for: long enough for it to be given on a crowded machine.
+const toBeGiven = 2 * time.Second
 
 // wantError checks class and code.
 func wantError(t testing.TB, err error, class error, code string) *keyline.Error {

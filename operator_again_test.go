@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
@@ -40,7 +39,7 @@ func TestADrainFollowsAProcessToItsNextIncarnation(t *testing.T) {
 		select 'w', i.id, 'h', 1, interval '1 hour', s, case when s <> 'live' then clock_timestamp() end
 		from (select gen_random_uuid() as id) i, unnest(array['lost', 'left', 'live']) with ordinality u(s, n) order by n`)
 	o := newOperator(t, db, keyline.RoleOperator)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), toBeGiven)
 	defer cancel()
 	_, err := o.DrainWorker(ctx, 1, "new kernel")
 	wantError(t, err, keyline.ErrUnavailable, keyline.CodeNotAppliedYet)

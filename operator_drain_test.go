@@ -130,7 +130,7 @@ func TestADrainThatNobodyHearsStaysAsked(t *testing.T) {
 	exec(t, db.Pool(), `insert into keyline.workers (name, instance, host, pid, lease) values ('frozen', gen_random_uuid(), 'h', 1, '1 hour')`)
 	o := newOperator(t, db, keyline.RoleOperator)
 	for i := range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), toBeGiven)
 		d, err := o.DrainWorker(ctx, 1, "patch")
 		cancel()
 		wantError(t, err, keyline.ErrUnavailable, keyline.CodeNotAppliedYet)

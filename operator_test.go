@@ -243,7 +243,7 @@ func TestACommandWaitsForAWorkerAndIsGivenOnce(t *testing.T) {
 	o := newOperator(t, db, keyline.RoleOperator)
 	var commands []int64
 	for i := range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), toBeGiven)
 		act, err := o.RetryDeadLetter(ctx, 1, "mended")
 		cancel()
 		wantError(t, err, keyline.ErrUnavailable, keyline.CodeNotAppliedYet)

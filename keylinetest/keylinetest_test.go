@@ -146,7 +146,7 @@ func TestAnActIsAppliedByTheNextRun(t *testing.T) {
 	w := db.Worker(failing("mended", 4))
 	event := db.Append(on("a", "one")...)[0]
 	w.Run()
-	asked, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	asked, cancel := context.WithTimeout(t.Context(), 2*time.Second) // long enough for it to be given
 	defer cancel()
 	if _, err := db.Operator().RetryDeadLetter(asked, db.DeadLetters()[0].ID, "mended"); !errors.Is(err, keyline.ErrUnavailable) {
 		t.Fatal(err)
