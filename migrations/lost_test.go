@@ -156,7 +156,11 @@ func loseOnce(t *testing.T, from int32, words int, cut bool, act func(context.Co
 		testdb.Eventually(t, func() bool {
 			up(t, conn, migrations.DefaultSchema)
 			s, err := migrations.Read(t.Context(), conn, migrations.DefaultSchema)
-			return err == nil && s.Fit() == nil && dump(t, conn, migrations.DefaultSchema) == golden(t)
+			if err != nil || s.Fit() != nil {
+				return false
+			}
+			there, err := testdb.DumpSchema(t.Context(), conn, migrations.DefaultSchema)
+			return err == nil && there == golden(t) // a function that is dropped beneath the dump has no text
 		}, "the next migrator to bring the schema up")
 		exec(t, conn, "select keyline.append('r', 'a.b', '{}')")
 	})
