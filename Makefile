@@ -21,7 +21,7 @@ build: ## the keyline program, into bin/
 	@CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/keyline
 
 test: postgres compiler ## all tests, with the race detector, on a real PostgreSQL
-	@# The time-out is against hangs: cli takes two minutes on one machine, and more than nine on another where processes start slowly.
+	@# The time-out is against hangs: cli took from 2.5 to 11 minutes, by how quickly a machine starts processes.
 	go test -race -timeout 25m $(ARGS) ./...
 
 test/jaeger: postgres ## the reference application's waterfall, on a real Jaeger

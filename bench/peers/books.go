@@ -115,9 +115,12 @@ type stopwatch struct {
 	late   int64
 }
 
-// newStopwatch is for a run at a steady rate, whose first second is not measured.
+// warmUp is the part of a latency run that is not measured.
+const warmUp = time.Second
+
+// newStopwatch is for a run at a steady rate, which is per second.
 func newStopwatch(rate int) *stopwatch {
-	return &stopwatch{warm: int64(rate), commit: map[int64]time.Time{}, start: map[int64]time.Time{}}
+	return &stopwatch{warm: int64(float64(rate) * warmUp.Seconds()), commit: map[int64]time.Time{}, start: map[int64]time.Time{}}
 }
 
 func (s *stopwatch) committed(id int64) {

@@ -52,7 +52,7 @@ func main() {
 	flag.IntVar(&s.HotSingle, "hot-single", 10_000, "events of the one record of hot-one")
 	flag.IntVar(&s.Runs, "runs", 3, "runs of each side, taking turns")
 	flag.IntVar(&s.Clients, "clients", 32, "appending clients")
-	flag.DurationVar(&s.Duration, "duration", 8*time.Second, "length of an append or latency run")
+	flag.DurationVar(&s.Duration, "duration", 8*time.Second, "length of an append or latency run; the latter more than 1s")
 	flag.BoolVar(&s.Durable, "durable", false, "fsync and synchronous commits on")
 	program := flag.String("keyline", "", "the keyline program, for the scenarios of Keyline alone")
 	flag.Parse()
@@ -60,6 +60,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	chosen, err := choose(scenarios(contestants{node: node(ctx), program: *program}), strings.Split(*only, ","), strings.Split(*peers, ","))
+	if err == nil {
+		err = s.fit(chosen)
+	}
 	var results []result
 	if err == nil {
 		results, err = run(ctx, s, chosen, func(sofar []result) error { return write(*out, sofar) })
@@ -73,6 +76,16 @@ func main() {
 		stop()
 		os.Exit(1)
 	}
+}
+
+// fit refuses what would leave a figure empty, before anything is run.
+func (s settings) fit(chosen []scenario) error {
+	for _, sc := range chosen {
+		if sc.with != nil && sc.with(s).Rate > 0 && s.Duration <= warmUp {
+			return fmt.Errorf("%s does not measure its first %v: --duration %v leaves nothing", sc.name, warmUp, s.Duration)
+		}
+	}
+	return nil
 }
 
 // choose leaves the scenarios and peers that any of the globs match.

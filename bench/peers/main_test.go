@@ -6,7 +6,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 // Promise: what has been measured is in the file, also where the command is told to stop before its end.
@@ -38,5 +40,28 @@ func TestWhatWasMeasuredOutlivesAnEnd(t *testing.T) {
 	}
 	if want := []int{1, 2, 3}; len(lengths) != 3 || lengths[0] != want[0] || lengths[1] != want[1] || lengths[2] != want[2] {
 		t.Errorf("kept %v results, want %v", lengths, want)
+	}
+}
+
+// Promise: a latency run that would end within its warm-up is refused before anything is run, instead of printing a
+// median of nothing.
+func TestRefusesLatencyRunsThatMeasureNothing(t *testing.T) {
+	for _, c := range []struct {
+		only     string
+		duration time.Duration
+		refused  bool
+	}{
+		{"latency-50", warmUp, true},
+		{"*", 300 * time.Millisecond, true},
+		{"latency-*", warmUp + time.Second, false},
+		{"drain-1,append", 300 * time.Millisecond, false},
+	} {
+		chosen, err := choose(scenarios(contestants{}), strings.Split(c.only, ","), []string{"*"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (settings{Duration: c.duration}).fit(chosen); (err != nil) != c.refused {
+			t.Errorf("%s for %v: %v", c.only, c.duration, err)
+		}
 	}
 }
