@@ -272,6 +272,16 @@ func (s statementSpans) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.Tr
 	}
 }
 
+func (statementSpans) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (s statementSpans) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, d pgx.TraceBatchQueryData) {
+	s.TraceQueryEnd(s.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: d.SQL}), conn, pgx.TraceQueryEndData{})
+}
+
+func (statementSpans) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
 // Promise: with a tracer of SQL on the worker's pool, a delivery's statements are in its span, HandleTx's transaction
 // included, and what the worker does in the background is in none, even where it was started inside one.
 func TestStatementsOfADeliveryAreInItsSpanAndPollsInNone(t *testing.T) {

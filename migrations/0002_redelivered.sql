@@ -30,7 +30,7 @@ drop function {{.schema}}.mark_lost, {{.schema}}.mark_lost_row, {{.schema}}.forg
 {{ template "v2/timeline_v1.sql" . }}
 drop function {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.make_due;
 {{ template "v1/command.sql" . }}
-drop function {{.schema}}.claim, {{.schema}}.load_record, {{.schema}}.hold;
+drop function {{.schema}}.claim, {{.schema}}.load_record, {{.schema}}.hold, {{.schema}}.booked;
 {{ template "v1/claim.sql" . }}
 {{ template "v1/hold.sql" . }}
 drop sequence {{.schema}}.claim_front;

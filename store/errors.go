@@ -15,6 +15,8 @@ import (
 const (
 	stateWorkerNotLive  = "KL020"
 	stateClaimLost      = "KL021"
+	stateNoRow          = "KL022" // a delivery's row is not as its holder says: HandleTx finds out why, and nobody else sees it
+	stateXact           = "KL023" // a notice: the id of a HandleTx transaction
 	stateNoRecord       = "KL006"
 	stateCheck          = "23514"
 	stateReadOnly       = "25006"

@@ -190,24 +190,31 @@ func (r *rig) frugalSteps(consumer int32) {
 	if err := tx.QueryRow(r.Context(), r.named("select coalesce(max(id), 0) from keyline.dead_letters")).Scan(&dead); err != nil {
 		r.Fatal(err)
 	}
-	r.frugalCall(tx, "hold", 1, func() error {
-		attempt, err := tx.Begin(r.Context())
-		if err != nil {
-			return err
-		}
-		if _, err := attempt.Exec(r.Context(), r.named("select keyline.hold($1, $2, $3)"), id, r.me, token); sqlState(err) == stateClaimLost && id == 0 {
-			return attempt.Rollback(r.Context())
-		} else if err != nil {
-			return err
-		}
-		return attempt.Commit(r.Context())
-	})
+	// refusing makes a call that is refused where there is no such row, as before the tables are filled.
+	refusing := func(name, state string, there bool, sql string, args ...any) {
+		r.Helper()
+		r.frugalCall(tx, name, 1, func() error {
+			attempt, err := tx.Begin(r.Context())
+			if err != nil {
+				return err
+			}
+			if _, err := attempt.Exec(r.Context(), sql, args...); sqlState(err) == state && !there {
+				return attempt.Rollback(r.Context())
+			} else if err != nil {
+				return err
+			}
+			return attempt.Commit(r.Context())
+		})
+	}
+	refusing("hold", stateClaimLost, id != 0, r.named("select keyline.hold($1, $2, $3)"), id, r.me, token)
 	r.in(tx, r.q("pin"))
-	r.frugal(tx, "book_checkpoint", 1, id, consumer, 0, 0, "ready", 0, 0, 0, nil, nil, nil, int64(0), int64(-1))
+	rows := r.count("checkpoints", "record_id = $1 and consumer_id = $2", id, consumer)
+	refusing("book_checkpoint", stateNoRow, rows == 1, r.q("book_checkpoint"), id, consumer, 0, 0, "ready", 0, 0, 0, nil, nil, nil, int64(0), int64(-1))
 	r.frugal(tx, "booked_checkpoint", 1, id, consumer)
-	r.frugal(tx, "book_retry", 1, dead, 4)
+	r.in(tx, "update keyline.dead_letters set status = 'retrying', due_at = clock_timestamp() where id = $1", dead)
+	refusing("book_retry", stateNoRow, dead != 0, r.q("book_retry"), dead, 4)
 	r.frugal(tx, "booked_retry", 1, dead)
-	r.frugal(tx, "still_mine", 1, id, r.me, token, nil)
+	r.frugal(tx, "still_mine", 1, id, r.me, token)
 	r.frugal(tx, "command_outcome", 1, int64(1))
 	r.frugal(tx, "find_record", 1, "", "r1")
 	r.frugal(tx, "due_after_step", 4*sweepChunk, int64(0), sweepChunk)

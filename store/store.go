@@ -143,6 +143,9 @@ func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
 		s.ours(cfg.ConnConfig)
 		cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
 		cfg.ConnConfig.OnPgError = notReadOnly(cfg.ConnConfig.OnPgError)
+		if p.pool == &s.tx {
+			cfg.ConnConfig.OnNotice = noteXact(cfg.ConnConfig.OnNotice)
+		}
 		pool, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {
 			return fmt.Errorf("open pool: %w", err)

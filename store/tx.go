@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/keylinehq/keyline/internal/clock"
@@ -24,9 +25,9 @@ var (
 
 // Errors of HandleTx transactions that nobody has made.
 var (
-	// errNoRow: the delivery's row is not as the work says; RunTx finds out why, and nobody else sees it.
-	errNoRow   = errors.New("the row is not where it was expected")
 	errUnknown = errors.New("the reply to the commit was lost, and the row by which it could be known was swept away")
+	// errNoXact: something between here and the server swallows notices.
+	errNoXact = errors.New("the database has not told the transaction's id")
 )
 
 const (
@@ -76,7 +77,7 @@ type txRun struct {
 	worker int64
 	conn   *pgxpool.Conn
 	book   func(error) core.Booking
-	xact   string // the transaction's id, once its outcome is booked
+	xact   string // the transaction's id
 }
 
 // begin begins the transaction, holds the claim and sets the savepoint, in one round trip.
@@ -87,7 +88,12 @@ func (r *txRun) begin(ctx context.Context) (pgx.Tx, error) {
 		if err == nil {
 			r.conn = conn
 			var tx pgx.Tx
-			if tx, err = conn.BeginTx(ctx, options); err == nil {
+			tx, err = conn.BeginTx(ctx, options)
+			r.xact = notedXact(conn.Conn().PgConn())
+			if err == nil && r.xact == "" {
+				err = errNoXact
+			}
+			if err == nil {
 				return tx, nil
 			}
 			r.rollback(ctx)
@@ -97,6 +103,27 @@ func (r *txRun) begin(ctx context.Context) (pgx.Tx, error) {
 			return nil, err
 		}
 	}
+}
+
+// xactNote is where a connection keeps the id of its transaction.
+const xactNote = "keyline transaction"
+
+// noteXact keeps what hold says of the transaction: it is the only way back from a statement that begins one.
+func noteXact(next pgconn.NoticeHandler) pgconn.NoticeHandler {
+	return func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Code == stateXact {
+			conn.CustomData()[xactNote] = n.Message
+		} else if next != nil {
+			next(conn, n)
+		}
+	}
+}
+
+// notedXact is what noteXact has kept; it is told once.
+func notedXact(conn *pgconn.PgConn) string {
+	id, _ := conn.CustomData()[xactNote].(string)
+	delete(conn.CustomData(), xactNote)
+	return id
 }
 
 // beginPause is the least time until a delivery whose transaction could not be begun is tried again; at most twice that.
@@ -119,15 +146,7 @@ func (r *txRun) run(ctx context.Context, tx pgx.Tx, handler func(context.Context
 	if !whole {
 		return core.Outcome{Err: err}
 	}
-	b := r.book(err)
-	if bookErr := r.write(ctx, &b); bookErr != nil {
-		r.rollback(ctx)
-		if errors.Is(bookErr, errNoRow) {
-			return r.moved(ctx, err)
-		}
-		return r.unbooked(err, "book", bookErr)
-	}
-	return r.commit(ctx, err, b)
+	return r.end(ctx, err, r.book(err))
 }
 
 // handle calls the handler and brings the transaction into a state in which
@@ -176,11 +195,40 @@ func orElse(err, other error) error {
 	return other
 }
 
-// write books an outcome in the transaction.
-func (r *txRun) write(ctx context.Context, b *core.Booking) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+// end books an outcome and commits, in one round trip: where the booking is refused, the server passes over the commit. What is
+// refused is a failure; what was sent without an answer is looked into.
+func (r *txRun) end(ctx context.Context, handled error, b core.Booking) core.Outcome {
+	batch, err := r.ending(&b)
+	if err != nil {
+		r.rollback(ctx)
+		return r.unbooked(handled, "book", err)
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
 	defer cancel()
-	var batch pgx.Batch
+	booked, tag, err := send(limited, r.conn, batch)
+	switch closed := r.conn.Conn().IsClosed(); {
+	case err == nil && tag.String() == "ROLLBACK":
+		return r.unbooked(handled, "commit", pgx.ErrTxCommitRollback)
+	case err == nil:
+		return core.Outcome{Err: handled, Booked: &b}
+	case closed:
+		return r.resolve(ctx, handled, b, err)
+	}
+	r.rollback(ctx)
+	switch state := sqlState(err); {
+	case booked: // a deferred constraint
+		return r.unbooked(handled, "commit", err)
+	case state == stateNoRow:
+		return r.moved(ctx, handled)
+	case state == statePrivilege:
+		err = fmt.Errorf("the handler's session may not book its outcome; a role that it takes on is to be given back (reset role): %w", err)
+	}
+	return r.unbooked(handled, "book", err)
+}
+
+// ending are the statements that book an outcome, and the commit.
+func (r *txRun) ending(b *core.Booking) (*pgx.Batch, error) {
+	batch := &pgx.Batch{}
 	batch.Queue(r.store.q("pin")) // the handler has planned its statements
 	c := &b.Checkpoint
 	if r.w.Dead == nil {
@@ -194,41 +242,24 @@ func (r *txRun) write(ctx context.Context, b *core.Booking) error {
 	if !x.empty() {
 		encoded, err := jsonText(x)
 		if err != nil {
-			return fmt.Errorf("outcome: %w: %w", errUnencodable, err)
+			return nil, fmt.Errorf("outcome: %w: %w", errUnencodable, err)
 		}
 		batch.Queue(r.store.q("book_extras"), r.worker, r.w.Record, encoded)
 	}
-	results := r.conn.SendBatch(ctx, &batch)
-	_, err := results.Exec() // the pin
-	err = errors.Join(err, results.QueryRow().Scan(&r.xact))
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = errNoRow
-	}
-	if err = errors.Join(err, results.Close()); err != nil {
-		if sqlState(err) == statePrivilege {
-			return fmt.Errorf("the handler's session may not book its outcome; a role that it takes on is to be given back (reset role): %w", err)
-		}
-		return err
-	}
-	return nil
+	batch.Queue("commit")
+	return batch, nil
 }
 
-// commit ends the transaction. A commit that is refused is a failure; one
-// whose reply was lost is looked into.
-func (r *txRun) commit(ctx context.Context, handled error, b core.Booking) core.Outcome {
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
-	defer cancel()
-	tag, err := r.conn.Exec(end, "commit")
-	switch {
-	case err == nil && tag.String() == "ROLLBACK":
-		return r.unbooked(handled, "commit", pgx.ErrTxCommitRollback)
-	case err == nil:
-		return core.Outcome{Err: handled, Booked: &b}
-	case sqlState(err) != "" && !r.conn.Conn().IsClosed():
-		r.rollback(ctx)
-		return r.unbooked(handled, "commit", err) // a deferred constraint
+// send sends a batch whose last statement is a commit; booked is true where all before it went well.
+func send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch) (booked bool, tag pgconn.CommandTag, err error) {
+	results := conn.SendBatch(ctx, batch)
+	for i := range batch.Len() {
+		booked = i == batch.Len()-1
+		if tag, err = results.Exec(); err != nil {
+			break
+		}
 	}
-	return r.resolve(ctx, handled, b, err)
+	return booked, tag, errors.Join(err, results.Close())
 }
 
 // unbooked is a plain failure of which the database has nothing. The handler's
@@ -259,8 +290,8 @@ func (r *txRun) rollback(ctx context.Context) {
 	}
 }
 
-// resolve finds out what became of a commit whose reply was lost. The row tells it, and the server where the row has
-// not what was booked. Where it committed and the row has something else (disabling has swept it away), it is not
+// resolve finds out what became of a commit whose reply was lost, or which has perhaps not arrived yet. The server tells it by the
+// transaction's id, or else the row. Where it committed and the row has something else (disabling has swept it away), it is not
 // known what the delivery is to be now: it is not charged, and begins where the row is then found.
 func (r *txRun) resolve(ctx context.Context, handled error, b core.Booking, cause error) core.Outcome {
 	pid := r.conn.Conn().PgConn().PID()
@@ -268,12 +299,13 @@ func (r *txRun) resolve(ctx context.Context, handled error, b core.Booking, caus
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		found, err := r.look(ctx, pid, r.xact)
 		switch {
+		case err == nil && found.fate == inProgress: // its session ends, and sees nothing of this end before
 		case err == nil && !found.mine:
 			return core.Outcome{Fenced: true}
-		case err == nil && found.has(r.w, &b):
-			return core.Outcome{Err: handled, Booked: &b}
 		case err == nil && found.fate == "aborted":
 			return r.unbooked(handled, "commit", cause)
+		case err == nil && found.has(r.w, &b):
+			return core.Outcome{Err: handled, Booked: &b}
 		case err == nil:
 			return core.Outcome{Err: errors.Join(handled, errUnknown), Cancelled: true}
 		}
@@ -305,7 +337,7 @@ type found struct {
 	state                     string
 	attempt, granted, crashes int
 	due                       *time.Time
-	fate                      string // of the transaction: committed, aborted, in progress; empty where it is not known
+	fate                      string // of the transaction; empty where it is not known
 }
 
 // has reports whether the database has what b says.
@@ -322,8 +354,11 @@ func (f *found) has(w *core.Work, b *core.Booking) bool {
 		value(f.due).Sub(due).Abs() <= time.Microsecond
 }
 
-// look reads what the database has, after any transaction that is still
-// writing it. The session with process id pid, if not 0, is ended first: its client is gone. xact is the transaction to ask after, if any.
+// inProgress is a transaction's fate while it has none: what has been sent may not have been carried out yet.
+const inProgress = "in progress"
+
+// look reads what became of transaction xact, if it is not "", and then what the database has: in this order, as what is read
+// of a transaction that has ended is the last of it. The session with process id pid, if not 0, is ended first: its client is gone.
 func (r *txRun) look(ctx context.Context, pid uint32, xact string) (f found, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
 	defer cancel()
@@ -335,6 +370,18 @@ func (r *txRun) look(ctx context.Context, pid uint32, xact string) (f found, err
 		if pid != 0 {
 			if _, err := tx.Exec(ctx, s.q("end_session"), int64(pid), s.applicationName()); err != nil {
 				return err
+			}
+		}
+		if xact != "" {
+			var fate *string
+			if err := tx.QueryRow(ctx, s.q("xact_fate"), xact).Scan(&fate); err != nil {
+				return err
+			}
+			if fate != nil {
+				f.fate = *fate
+			}
+			if f.fate == inProgress {
+				return nil
 			}
 		}
 		var row pgx.Row
@@ -350,12 +397,7 @@ func (r *txRun) look(ctx context.Context, pid uint32, xact string) (f found, err
 		default:
 			f.row = true
 		}
-		var fate *string
-		err := tx.QueryRow(ctx, s.q("still_mine"), r.w.Record, r.worker, r.w.Token, unlessEmpty(xact)).Scan(&f.mine, &fate)
-		if fate != nil {
-			f.fate = *fate
-		}
-		return err
+		return tx.QueryRow(ctx, s.q("still_mine"), r.w.Record, r.worker, r.w.Token).Scan(&f.mine)
 	})
 	return f, translate("look at a transaction in doubt", err)
 }

@@ -50,6 +50,9 @@ func TestATransactionThatCannotBeBegunIsNotCharged(t *testing.T) {
 	refuse.Store(false)
 	x.exec("alter function keyline.hold rename to hold_away")
 	x.unbegun("no function")
+	x.exec("create function keyline.hold(bigint, bigint, bigint) returns void language sql return null")
+	x.unbegun("no word of the transaction's id")
+	x.exec("drop function keyline.hold")
 	x.exec("alter function keyline.hold_away rename to hold")
 
 	locker, err := x.pool.Begin(t.Context())

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"strings"
@@ -12,11 +14,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// cutter is a dialer whose connections can be cut around a COMMIT.
+// cutter is a dialer whose connections can be cut around the statements that end a HandleTx transaction.
 type cutter struct {
 	armed atomic.Bool
-	// before: the COMMIT is never sent; otherwise it is, and its reply is lost.
+	// before: they are never sent; otherwise they are, and their reply is lost.
 	before bool
+	// late: they are held up on the way, until somebody asks what became of the transaction; arrived is closed then.
+	late      bool
+	asked     chan struct{}
+	askedOnce sync.Once
+	arrived   chan struct{}
 	// keep: the server is not told that its client is gone.
 	keep bool
 	// meanwhile is called when the reply has come, and is lost.
@@ -51,17 +58,39 @@ func (c *cut) Write(b []byte) (int, error) {
 	if c.off.Load() {
 		return 0, errCut
 	}
-	if strings.Contains(string(b), "commit") && c.by.armed.CompareAndSwap(true, false) {
+	if c.by.late && strings.Contains(string(b), "pg_xact_status") {
+		c.by.askedOnce.Do(func() { close(c.by.asked) })
+	}
+	if executes(b) && c.by.armed.CompareAndSwap(true, false) {
 		c.off.Store(true)
-		if c.by.before {
+		if c.by.late {
+			sent := bytes.Clone(b)
+			go func() {
+				defer close(c.by.arrived)
+				<-c.by.asked
+				_, _ = c.Conn.Write(sent)
+			}()
+		}
+		if c.by.before || c.by.late {
 			return len(b), nil // sent, it believes
 		}
 	}
 	return c.Conn.Write(b)
 }
 
+// executes reports whether what is sent binds a prepared statement: what only prepares one does not.
+func executes(b []byte) bool {
+	for len(b) > 5 {
+		if b[0] == 'B' {
+			return true
+		}
+		b = b[min(len(b), 1+int(binary.BigEndian.Uint32(b[1:]))):]
+	}
+	return false
+}
+
 func (c *cut) Read(b []byte) (int, error) {
-	if c.off.Load() && c.by.before {
+	if c.off.Load() && (c.by.before || c.by.late) {
 		return 0, errCut
 	}
 	n, err := c.Conn.Read(b)
@@ -150,7 +179,7 @@ func TestACommitThatTheRowDoesNotTellOfIsNotCharged(t *testing.T) {
 			x := newTxRig(t, func(cfg *Config) { cfg.Pool.ConnConfig.DialFunc = c.dial })
 			c.meanwhile = func() { x.exec(tc.meanwhile) }
 			out := x.run(func(ctx context.Context, tx pgx.Tx) error {
-				c.armed.Store(true)
+				defer c.armed.Store(true)
 				if tc.fails {
 					return errBoom
 				}
@@ -160,6 +189,24 @@ func TestACommitThatTheRowDoesNotTellOfIsNotCharged(t *testing.T) {
 				t.Errorf("%+v", out)
 			}
 		})
+	}
+}
+
+// Promise: what was sent may be carried out after its connection has been given up, and after a first look: it is waited for, or the handler would run again
+// beside writes of its own that commit a moment later.
+func TestWhatArrivesLateIsWaitedFor(t *testing.T) {
+	c := &cutter{keep: true, late: true, asked: make(chan struct{}), arrived: make(chan struct{})}
+	defer c.close()
+	x := newTxRig(t, func(cfg *Config) { cfg.Pool.ConnConfig.DialFunc = c.dial })
+	out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+		// Nobody can find the session to end it, as where a pooler is in between.
+		_, err := tx.Exec(ctx, "set application_name = 'another'")
+		defer c.armed.Store(true)
+		return errors.Join(err, effect(1)(ctx, tx))
+	})
+	soon(x.rig, c.arrived, "arrival")
+	if out.Booked == nil || out.Err != nil || out.Fenced || x.row() != "1 ready 0" || x.effects() != 1 {
+		t.Errorf("%+v, row %s, %d effects", out, x.row(), x.effects())
 	}
 }
 

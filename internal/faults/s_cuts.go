@@ -67,8 +67,9 @@ func cutAllTheTime(t *stage) {
 		t.pause(150 * time.Millisecond)
 	}
 	t.awaitDone("r%", 750, 60*time.Second)
-	t.check(allow{})
-	if n := t.number("select count(*) from keyline.workers where status <> 'live'"); n != 0 {
-		t.found["workers_lost"] = n
-	}
+	// Where connecting takes longer than the pause between two cuts, a worker loses its lease, and with it what it could not
+	// write: of each record the window of both consumers that are not transactional.
+	lost := t.number("select count(*) from keyline.workers where status <> 'live'")
+	t.found["workers_lost"] = lost
+	t.check(allow{duplicates: int64(lost * 13 * 2), overlaps: lost > 0})
 }

@@ -311,7 +311,7 @@ func (s *stage) checkTrace(spans []jaeger.Span, appendID, event string) {
 		s.Errorf("SQL of the request: %s", sql)
 	}
 	wantSQL := map[string][]string{ // HandleTx's begin, what the handler does, its checkpoint, commit
-		"timeline": {"BEGIN", "INSERT", "UPDATE", "COMMIT"}, "calendar": {"BEGIN", "INSERT", "UPDATE", "COMMIT"},
+		"timeline": {"BEGIN", "INSERT", "WITH", "COMMIT"}, "calendar": {"BEGIN", "INSERT", "WITH", "COMMIT"},
 		"dashboard": {"WITH"}, "notification": {"INSERT"},
 	}
 	for _, name := range crmConsumers {
