@@ -49,7 +49,7 @@ func (p *play) steady(ctx context.Context, url string, rate int, c *Case) (err e
 		return err
 	}
 	defer pool.Close()
-	watch := newStopwatch(max(1, int(p.duration.Seconds()*float64(rate))))
+	watch := newStopwatch(int(warmUp.Seconds()*float64(rate)), max(1, int(p.duration.Seconds()*float64(rate))))
 	w, err := keyline.NewWorker(pool, keyline.Config{Logger: p.Logger, TracerProvider: noop.NewTracerProvider()}, keyline.Consumer{
 		Name: "bench-0", Types: []string{"*"}, Effect: keyline.None(),
 		Handle: func(_ context.Context, d *keyline.Delivery) error { watch.started(d.Key.Record); return nil },
@@ -71,8 +71,8 @@ func (p *play) steady(ctx context.Context, url string, rate int, c *Case) (err e
 	if err = errors.Join(err, stopErr); err != nil {
 		return err
 	}
-	waits := watch.waits()
-	p.report.Lost += int64(len(watch.commits) - len(waits))
+	waits, lost := watch.waits()
+	p.report.Lost += lost
 	p.report.Duplicates += watch.again
 	if len(waits) == 0 {
 		return nil
@@ -84,10 +84,14 @@ func (p *play) steady(ctx context.Context, url string, rate int, c *Case) (err e
 	return nil
 }
 
+// warmUp precedes what is measured: sessions connect and plan in it, and all code runs for the first time.
+const warmUp = time.Second
+
 // stopwatch measures from commit to handler.
 type stopwatch struct {
 	clock clock.Clock
-	n     int
+	n     int // all events; the first warm are not measured
+	warm  int
 	done  chan struct{}
 
 	mu      sync.Mutex
@@ -96,8 +100,8 @@ type stopwatch struct {
 	again   int64
 }
 
-func newStopwatch(n int) *stopwatch {
-	return &stopwatch{clock: clock.Real(), n: n, done: make(chan struct{}), commits: map[string]time.Duration{}, starts: map[string]time.Duration{}}
+func newStopwatch(warm, measured int) *stopwatch {
+	return &stopwatch{clock: clock.Real(), n: warm + measured, warm: warm, done: make(chan struct{}), commits: map[string]time.Duration{}, starts: map[string]time.Duration{}}
 }
 
 func (s *stopwatch) started(key string) {
@@ -158,15 +162,20 @@ func (s *stopwatch) run(ctx context.Context, rate int, f func(ctx context.Contex
 	return context.Cause(ctx)
 }
 
-// waits are sorted. A handler may start before the appender has heard of its own commit.
-func (s *stopwatch) waits() (list []time.Duration) {
+// waits are those measured, sorted. A handler may start before the appender has heard of its own commit. What has not started is lost.
+func (s *stopwatch) waits() (list []time.Duration, lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, at := range s.commits {
-		if start, ok := s.starts[key]; ok {
+	for i := range s.n {
+		key := fmt.Sprintf("%s%d", recordPrefix, i)
+		at, committed := s.commits[key]
+		switch start, ok := s.starts[key]; {
+		case committed && !ok:
+			lost++
+		case committed && i >= s.warm:
 			list = append(list, max(start-at, 0))
 		}
 	}
 	slices.Sort(list)
-	return list
+	return list, lost
 }

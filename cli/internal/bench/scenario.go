@@ -43,7 +43,7 @@ func Scenarios() []Scenario {
 	return []Scenario{
 		{"hot", "Drain few records with long streams", "Drains 200 records of 1,000 events and one record of 10,000, with windows of 1 and of 64: how fast a record is whose\nevents may not run beside each other.", hot},
 		{"append", "Append beside workers that are absent, keep up, or are blocked", "32 clients append, one event per transaction: with the wake as it is, without any, and with a NOTIFY in each; beside no\nworker, one that keeps up, and one whose handlers are all blocked.", appends},
-		{"latency", "From commit to handler, at 50, 500 and 2,000 events per second", "Appends at a steady rate that does not wait for anything, and measures from the commit to the start of the handler.", latency},
+		{"latency", "From commit to handler, at 50, 500 and 2,000 events per second", "Appends at a steady rate that does not wait for anything, and measures from the commit to the start of the handler, after a second that is not measured.", latency},
 		{"pinned", "Drain while an old transaction keeps vacuum from removing anything", "Drains a million records, alone and beside a transaction that was open before: how the rate holds as dead rows pile up.", pinned},
 		{"blocked", "Drain healthy records beside others that are stuck", "Drains 200,000 healthy records: alone, beside a parked record with 100,000 events behind it, beside 1,000 parked records,\nand beside 300,000 that are in backoff.", blocked},
 		{"backlog", "Drain ten million events", "Drains a million records of ten events: whether time stays linear, claims stay as quick, and memory stays flat.", backlog},
