@@ -207,10 +207,10 @@ func (r *txRun) end(ctx context.Context, handled error, b core.Booking) core.Out
 	defer cancel()
 	booked, tag, err := send(limited, r.conn, batch)
 	switch closed := r.conn.Conn().IsClosed(); {
-	case err == nil && tag.String() == "ROLLBACK":
-		return r.unbooked(handled, "commit", pgx.ErrTxCommitRollback)
-	case err == nil:
+	case tag.String() == "COMMIT": // whatever came after it
 		return core.Outcome{Err: handled, Booked: &b}
+	case err == nil:
+		return r.unbooked(handled, "commit", pgx.ErrTxCommitRollback)
 	case closed:
 		return r.resolve(ctx, handled, b, err)
 	}
