@@ -126,7 +126,7 @@ func notedXact(conn *pgconn.PgConn) string {
 	return id
 }
 
-// beginPause is the least time until a delivery whose transaction could not be begun is tried again; at most twice that.
+// beginPause is the least time until a delivery whose transaction could not be begun, or booked, is tried again; at most twice that.
 const beginPause = time.Second
 
 // notBegun is the outcome where the handler did not run. What the server lacks (connections, the time to wait for a lock,
@@ -136,7 +136,12 @@ func (r *txRun) notBegun(err error) core.Outcome {
 	if lost := sqlState(err) == stateClaimLost; lost || errors.Is(err, context.Canceled) {
 		return core.Outcome{Err: reason, Fenced: lost}
 	}
-	r.store.log.Warn("a handler's transaction could not be begun, and is tried again", "record", r.w.Record, "consumer", r.w.Consumer.Name, "error", err)
+	return r.putOff("a handler's transaction could not be begun, and is tried again", reason)
+}
+
+// putOff is the outcome where the delivery is not to be charged for what has happened to its transaction.
+func (r *txRun) putOff(what string, reason error) core.Outcome {
+	r.store.log.Warn(what, "record", r.w.Record, "consumer", r.w.Consumer.Name, "error", reason)
 	pause := time.Duration(float64(beginPause) * (1 + r.store.rand.Float64()))
 	return core.Outcome{Err: errors.Join(reason, keylinetype.Snooze(pause))}
 }
@@ -220,6 +225,9 @@ func (r *txRun) end(ctx context.Context, handled error, b core.Booking) core.Out
 		return r.unbooked(handled, "commit", err)
 	case state == stateNoRow:
 		return r.moved(ctx, handled)
+	case handled == nil && (state == stateCancelled || state == stateLockTimeout):
+		// The handler had done its work; that somebody has locked what it is booked in, for longer than the role waits, is no failure of it.
+		return r.putOff("a handler's outcome could not be booked; it is rolled back and tried again", translate("book", err))
 	case state == statePrivilege:
 		err = fmt.Errorf("the handler's session may not book its outcome; a role that it takes on is to be given back (reset role): %w", err)
 	}

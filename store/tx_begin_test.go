@@ -135,3 +135,44 @@ func TestAHandlerThatKeepsARoleIsToldWhatToDo(t *testing.T) {
 		t.Errorf("given back: %+v", out)
 	}
 }
+
+// Promise: a lock on what an outcome is booked in charges no delivery, however short the role's patience; a failure of the handler's own stays one.
+// (Seen on a slow machine, where handlers still ran when the table was locked.)
+func TestAnOutcomeThatCannotBeBookedForALockIsNotCharged(t *testing.T) {
+	for setting, state := range map[string]string{"statement_timeout": stateCancelled, "lock_timeout": stateLockTimeout} {
+		t.Run(setting, func(t *testing.T) {
+			x := newTxRig(t, func(c *Config) { c.Pool.ConnConfig.RuntimeParams[setting] = "300ms" })
+			locked := func(result error) (out func(context.Context, pgx.Tx) error, unlock func()) {
+				locker, err := x.pool.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return func(ctx context.Context, tx pgx.Tx) error {
+					err := effect(1)(ctx, tx)
+					if _, lockErr := locker.Exec(ctx, "set local statement_timeout = 0; set local lock_timeout = 0; lock table keyline.checkpoints in access exclusive mode"); lockErr != nil {
+						t.Error(lockErr)
+					}
+					return errors.Join(err, result)
+				}, func() { x.rollbackTx(locker) }
+			}
+			handler, unlock := locked(nil)
+			out := x.run(handler)
+			unlock()
+			if verdict, delay, _ := keylinetype.Judge(out.Err); verdict != keylinetype.VerdictSnooze || delay < beginPause || sqlState(out.Err) != state || out.Booked != nil || out.Fenced {
+				t.Errorf("%+v", out)
+			}
+			handler, unlock = locked(errBoom)
+			out = x.run(handler)
+			unlock()
+			if verdict, _, _ := keylinetype.Judge(out.Err); verdict == keylinetype.VerdictSnooze || !errors.Is(out.Err, errBoom) || out.Booked != nil {
+				t.Errorf("its own failure: %+v", out)
+			}
+			if x.effects() != 0 || x.row() != "0 ready 0" {
+				t.Errorf("%d effects, row %s", x.effects(), x.row())
+			}
+			if out := x.run(effect(1)); out.Err != nil || out.Booked == nil || x.effects() != 1 {
+				t.Errorf("in the end: %+v", out)
+			}
+		})
+	}
+}
