@@ -79,9 +79,9 @@ type Config struct {
 	// Rearm bounds one wait for a lock, since a waiting statement keeps vacuum
 	// back; then the worker asks again. Default: 30 s.
 	Rearm time.Duration
-	// Crowd is how long the sentinel stays awake after it has found that those
-	// who append stand in line to notify; then notifications are tried again.
-	// Default: 5 s.
+	// Crowd is how long at most the sentinel stays awake after it has found that
+	// those who append stand in line to notify; then notifications are tried
+	// again. It begins with 250 ms, and is four times as long where they still do. Default: 5 s.
 	Crowd time.Duration
 	// Ping is how often the listen connection and the sentinel's session are
 	// checked, which finds one that has fallen silent; what is missed meanwhile is found by

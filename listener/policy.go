@@ -56,6 +56,10 @@ const (
 	// process that is interrupted in its commit makes others stand in line for a moment: it takes a line that stays.
 	crowdAgain = 10 * time.Millisecond
 	crowdFor   = 100 * time.Millisecond
+	// crowdStay is how long the first of a row of crowds keeps the sentinel awake. Many appenders that connect at once stand in line
+	// for a moment, too: what was seen once is believed for a moment, and for four times as long each time that it is there again, up to Timing.Crowd
+	// (twice as long was tried: with a slow disk the tries cost appenders more in the first seconds).
+	crowdStay = 250 * time.Millisecond
 )
 
 // Policy decides when a worker sleeps and what wakes it. It is pure: every
@@ -75,6 +79,8 @@ type Policy struct {
 	heard   int           // notifications answered since the last ping
 	pinged  time.Duration
 	crowd   time.Duration // when a crowd was last seen that did not count
+	stay    time.Duration // how long the last that counted keeps it awake
+	stayed  time.Duration // until when that was
 
 	// When to do what; never, where not at all.
 	fallback, linger, catchUp, due, rearm, ping time.Duration
@@ -84,7 +90,7 @@ type Policy struct {
 // look.
 func NewPolicy(t Timing, now time.Duration) Policy {
 	long := now - time.Hour - t.Linger - t.DueEvery
-	return Policy{t: t, busyAt: long, dueWoke: long, crowd: long - crowdFor, fallback: now,
+	return Policy{t: t, busyAt: long, dueWoke: long, crowd: long - crowdFor, stayed: long - t.Crowd, fallback: now,
 		linger: never, catchUp: never, due: never, rearm: never, ping: never}
 }
 
@@ -162,7 +168,12 @@ func (p *Policy) Crowded(now time.Duration, term int64) (e Effects) {
 		return e
 	}
 	e = p.Busy(now)
-	p.busyAt = now + p.t.Crowd
+	if now-p.stayed > p.t.Crowd {
+		p.stay = 0
+	}
+	p.stay = min(max(4*p.stay, crowdStay), p.t.Crowd)
+	p.stayed = now + p.stay
+	p.busyAt = p.stayed
 	p.look(now, Crowded, &e)
 	return e
 }

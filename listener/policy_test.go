@@ -119,8 +119,8 @@ func TestPolicyTable(t *testing.T) {
 			scriptStep{at: 30 * ms, do: crowded(1), want: Effects{Wake: wake(Crowded).Wake, Disarm: true}, state: Awake},
 			scriptStep{at: 31 * ms, do: busy, state: Awake},
 			scriptStep{at: 32 * ms, do: dry, state: Awake, next: 37 * ms},
-			scriptStep{at: 5029 * ms, do: dry, state: Awake, next: 5034 * ms},
-			scriptStep{at: 5060 * ms, do: dry, want: Effects{Arm: 2}, state: Asleep},
+			scriptStep{at: 29*ms + crowdStay, do: dry, state: Awake, next: 34*ms + crowdStay},
+			scriptStep{at: 60*ms + crowdStay, do: dry, want: Effects{Arm: 2}, state: Asleep},
 		),
 		"looks again where a line is gone the next time": append(inOffice[:6:6],
 			scriptStep{at: 20 * ms, do: crowded(1), state: Sentinel, next: 30 * ms},
@@ -235,5 +235,39 @@ func TestPolicyTable(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What stands in line once is believed for a moment, what stands there again and
+// again for longer; a calm time begins anew.
+func TestPolicyBelievesALineForAsLongAsItComesBack(t *testing.T) {
+	p := NewPolicy(tableTiming, 0)
+	now := ms
+	p.Link(now, true)
+	p.Dry(now, 0, false)
+	awake := func() time.Duration {
+		p.Elected(now, p.term)
+		p.Granted(now, p.term)
+		p.Crowded(now, p.term)
+		now += crowdAgain
+		if p.Crowded(now, p.term); p.State() != Awake {
+			t.Fatalf("%v: a line that stays, and it is %v", now, p.State())
+		}
+		from := now
+		for p.State() == Awake {
+			now += ms
+			p.Dry(now, 0, false)
+		}
+		return now - from - tableTiming.Linger
+	}
+	var got []time.Duration
+	for range 4 {
+		got = append(got, awake())
+	}
+	now += tableTiming.Crowd
+	got = append(got, awake())
+	want := []time.Duration{250 * ms, 1000 * ms, 4000 * ms, 5000 * ms, 250 * ms}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("awake for (-want +got)\n%s", diff)
 	}
 }
