@@ -43,7 +43,7 @@ bench/go: postgres ## the Go benchmarks by benchstat, allocations included: make
 	@BENCH='$(BENCH)' BASE='$(BASE)' COUNT='$(COUNT)' TIME='$(TIME)' OUT='$(OUT)' scripts/go-bench
 
 bench/peers: postgres build ## side by side with River, gue, watermill-sql, DBOS and others: make bench/peers OUT=f.json
-	@cd bench && go run ./peers --keyline ../bin/keyline --out "$(abspath $(or $(OUT),peers.json))" $(ARGS)
+	@cd bench && go run ./peers --keyline ../bin/keyline --out "$(abspath $(or $(OUT),peers.json))" $(if $(PLOTS),--plots "$(abspath $(PLOTS))") $(ARGS)
 
 guarantees: postgres compiler ## each promise of docs/guarantees.md by its tests
 	@go run ./internal/guarantees $(ARGS)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,7 +82,11 @@ func (p contestants) own(ctx context.Context, s settings, first result, name str
 		} `json:"goals"`
 		verdictJSON
 	}
-	err := p.bench(ctx, s, &report, name, "--duration", s.Duration.String(), "--scale", strconv.FormatFloat(float64(s.Records)/full, 'f', -1, 64))
+	args := []string{"--duration", s.Duration.String(), "--scale", strconv.FormatFloat(float64(s.Records)/full, 'f', -1, 64)}
+	if p.plots != "" {
+		args = append(args, "--plot", filepath.Join(p.plots, name+".svg"))
+	}
+	err := p.bench(ctx, s, &report, name, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -20,9 +20,9 @@ func program(t *testing.T, answer string, code string) (path, calls string) {
 }
 
 // aloneOf runs one of the scenarios that have no peers.
-func aloneOf(t *testing.T, name, program string, s settings) []result {
+func aloneOf(t *testing.T, name string, p contestants, s settings) []result {
 	t.Helper()
-	for _, sc := range scenarios(contestants{program: program}) {
+	for _, sc := range scenarios(p) {
 		if sc.name == name {
 			rows := make([]result, len(sc.sides))
 			for i, side := range sc.sides {
@@ -42,7 +42,7 @@ const scaleReport = `{"settings": {"cpus": 2}, "cases": [{"name": "8 processes",
 // Promise: what Keyline measures alone is in the results with its runs and goals; the peers are there with the reason.
 func TestWhatIsMeasuredAloneIsInTheResults(t *testing.T) {
 	path, calls := program(t, scaleReport, "0")
-	rows := aloneOf(t, "alone-scale", path, settings{Records: 50_000, Runs: 3, Duration: 4 * time.Second})
+	rows := aloneOf(t, "alone-scale", contestants{program: path, plots: "pictures"}, settings{Records: 50_000, Runs: 3, Duration: 4 * time.Second})
 	if r := rows[0]; r.How != "8 processes: events" || r.Unit != "events/s" || r.Median != 2 || len(r.Runs) != 3 {
 		t.Errorf("the case is %+v", r)
 	}
@@ -58,7 +58,7 @@ func TestWhatIsMeasuredAloneIsInTheResults(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(calls)
-	if want := "bench scale --json --runs 3 --durable=false --duration 4s --scale 0.25\n"; err != nil || string(text) != want {
+	if want := "bench scale --json --runs 3 --durable=false --duration 4s --scale 0.25 --plot pictures/scale.svg\n"; err != nil || string(text) != want {
 		t.Errorf("called with %q (%v), want %q", text, err, want)
 	}
 	if err := verdict(rows); err != nil {
@@ -70,7 +70,7 @@ func TestWhatIsMeasuredAloneIsInTheResults(t *testing.T) {
 func TestAWrongRunAloneIsAFailure(t *testing.T) {
 	wrong := `{"runs": [{"events_per_s": 9, "bare_events_per_s": 10}], "ratio_median": 0.9, "lost": 1}`
 	path, _ := program(t, wrong, "1")
-	rows := aloneOf(t, "alone-drain", path, settings{Records: 10, Runs: 1})
+	rows := aloneOf(t, "alone-drain", contestants{program: path}, settings{Records: 10, Runs: 1})
 	if verdict(rows) == nil {
 		t.Error("the command would succeed")
 	}
@@ -80,10 +80,10 @@ func TestAWrongRunAloneIsAFailure(t *testing.T) {
 		}
 	}
 	path, _ = program(t, "", "1")
-	if rows = aloneOf(t, "alone-footprint", path, settings{Records: 10, Runs: 1}); verdict(rows) == nil {
+	if rows = aloneOf(t, "alone-footprint", contestants{program: path}, settings{Records: 10, Runs: 1}); verdict(rows) == nil {
 		t.Error("a program that says nothing is taken")
 	}
-	if rows = aloneOf(t, "alone-footprint", "", settings{}); rows[0].Skipped == "" || verdict(rows) != nil {
+	if rows = aloneOf(t, "alone-footprint", contestants{program: ""}, settings{}); rows[0].Skipped == "" || verdict(rows) != nil {
 		t.Errorf("without a program: %+v", rows[0])
 	}
 }

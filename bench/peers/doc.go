@@ -18,7 +18,8 @@
 //   - hot-many, hot-one: 200 records with 1,000 events each, and one with
 //     10,000, in order.
 //   - alone-*: what "keyline bench" measures against goals of its own, such as
-//     10,000,000 events or 8 worker processes. --keyline names the program.
+//     10,000,000 events or 8 worker processes. --keyline names the program,
+//     --plots the folder that it draws courses into.
 //   - costs-1, costs-4: what one delivery of a drain costs those who were tuned:
 //     statements, commits, WAL, dead row versions, and the CPU of the server and
 //     of the process with the handlers. One run each. The server then counts

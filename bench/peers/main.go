@@ -55,13 +55,17 @@ func main() {
 	flag.DurationVar(&s.Duration, "duration", 8*time.Second, "length of an append or latency run; the latter more than 1s")
 	flag.BoolVar(&s.Durable, "durable", false, "fsync and synchronous commits on")
 	program := flag.String("keyline", "", "the keyline program, for the scenarios of Keyline alone")
+	plots := flag.String("plots", "", "write the courses of those scenarios into this folder, as SVG")
 	flag.Parse()
 	slog.SetLogLoggerLevel(slog.LevelError)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	chosen, err := choose(scenarios(contestants{node: node(ctx), program: *program}), strings.Split(*only, ","), strings.Split(*peers, ","))
+	chosen, err := choose(scenarios(contestants{node: node(ctx), program: *program, plots: *plots}), strings.Split(*only, ","), strings.Split(*peers, ","))
 	if err == nil {
 		err = s.fit(chosen)
+	}
+	if err == nil && *plots != "" {
+		err = os.MkdirAll(*plots, 0o755) //nolint:gosec // pictures for everybody
 	}
 	var results []result
 	if err == nil {

@@ -40,6 +40,7 @@ func scenarios(p contestants) []scenario {
 type contestants struct {
 	node    nodePeers
 	program string // keyline's; "" for none
+	plots   string // the folder for what the program plots; "" for none
 }
 
 // Where a side would take minutes for all of the work, it gets less, so that a
