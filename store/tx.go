@@ -42,7 +42,8 @@ const (
 // handler's writes, and what book makes of its error, commit together or not at all.
 //
 // Where the transaction cannot be begun the handler has not run, and nothing is charged: the Outcome's Err has the
-// verdict of a snooze.
+// verdict of a snooze. So it has, with all rolled back, where the handler has succeeded and what its outcome is booked in
+// stays locked for longer than the session waits (statement_timeout, lock_timeout).
 //
 // After a failure the handler's writes are rolled back and the failure is
 // booked in the same transaction, under the same hold on the claim. Where that cannot be had (begin or

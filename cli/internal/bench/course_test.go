@@ -48,6 +48,15 @@ func TestRatiosAreOfTheSameRun(t *testing.T) {
 	if got := r.ratio("events", "b", "a"); got != 2 {
 		t.Errorf("ratio %v", got)
 	}
+	// A last fifth beside the first of another run, which a busier machine had, is 0.883.
+	c := r.of("c")
+	for _, v := range [][2]float64{{31427, 25010}, {28668, 27756}, {31460, 35341}} {
+		c.add("first fifth", "", v[0])
+		c.add("last fifth", "", v[1])
+	}
+	if got := c.ratio("last fifth", "first fifth"); math.Abs(got-0.968) > 0.001 {
+		t.Errorf("ratio %v", got)
+	}
 	r.atLeast("x", 2, 2)
 	r.atMost("y", 2, 2.1)
 	if !r.Goals[0].Reached || r.Goals[1].Reached {

@@ -23,8 +23,7 @@ func pinned(ctx context.Context, p *play) error {
 		return err
 	}
 	p.report.atLeast("of the rate alone", 0.7, p.report.ratio("events", beside, alone))
-	c := p.report.of(beside)
-	p.report.atLeast("the last fifth's rate, of the first's", 0.9, c.value("last fifth")/c.value("first fifth"))
+	p.report.atLeast("the last fifth's rate, of the first's", 0.9, p.report.of(beside).ratio("last fifth", "first fifth"))
 	return nil
 }
 

@@ -102,16 +102,25 @@ func (c *Case) value(name string) float64 {
 // ratio is a figure of one case against the same of another: the median over
 // the runs of what it was in each.
 func (r *Report) ratio(figure, of, against string) float64 {
-	runs := func(name string) []float64 {
-		for _, f := range r.of(name).Figures {
-			if f.Name == figure {
-				return f.Runs
-			}
+	return ratio(r.of(of).runs(figure), r.of(against).runs(figure))
+}
+
+// ratio is one figure against another, likewise.
+func (c *Case) ratio(of, against string) float64 {
+	return ratio(c.runs(of), c.runs(against))
+}
+
+func (c *Case) runs(figure string) []float64 {
+	for _, f := range c.Figures {
+		if f.Name == figure {
+			return f.Runs
 		}
-		return nil
 	}
+	return nil
+}
+
+func ratio(a, b []float64) float64 {
 	var ratios []float64
-	a, b := runs(of), runs(against)
 	for i := range min(len(a), len(b)) {
 		ratios = append(ratios, a[i]/b[i])
 	}
