@@ -65,7 +65,7 @@ func main() {
 		err = s.fit(chosen)
 	}
 	if err == nil && *plots != "" {
-		err = os.MkdirAll(*plots, 0o755) //nolint:gosec // pictures for everybody
+		err = os.MkdirAll(*plots, 0o750)
 	}
 	var results []result
 	if err == nil {
