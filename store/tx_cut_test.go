@@ -58,6 +58,9 @@ func (c *cut) Write(b []byte) (int, error) {
 	if c.off.Load() {
 		return 0, errCut
 	}
+	if c.by.late && cancels(b) {
+		return 0, errCut // what is late is to be carried out: the driver, which has given its connection up, would have it cancelled
+	}
 	if c.by.late && strings.Contains(string(b), "pg_xact_status") {
 		c.by.askedOnce.Do(func() { close(c.by.asked) })
 	}
@@ -76,6 +79,12 @@ func (c *cut) Write(b []byte) (int, error) {
 		}
 	}
 	return c.Conn.Write(b)
+}
+
+// cancels reports whether what is sent asks the server to cancel what another connection runs.
+func cancels(b []byte) bool {
+	const code = 80877102
+	return len(b) == 16 && binary.BigEndian.Uint32(b[4:]) == code
 }
 
 // executes reports whether what is sent binds a prepared statement: what only prepares one does not.
