@@ -9,6 +9,7 @@
 {{ template "v2/forgive_started.sql" . }}
 {{ template "v2/hand_back_orphans.sql" . }}
 {{ template "v2/mark_lost.sql" . }}
+{{ template "v2/append_full.sql" . }}
 {{ template "v2/append.sql" . }}
 {{ template "v2/command.sql" . }}
 {{ template "v2/claim.sql" . }}
@@ -27,6 +28,7 @@ drop function {{.schema}}.flush, {{.schema}}.flush_leave, {{.schema}}.flush_extr
 drop function {{.schema}}.mark_lost, {{.schema}}.mark_lost_row, {{.schema}}.forgive_started, {{.schema}}.recover, {{.schema}}.hand_back_orphans;
 {{ template "v1/recover.sql" . }}
 {{ template "v2/append_v1.sql" . }}
+drop function {{.schema}}.append_full, {{.schema}}.rouse;
 {{ template "v2/timeline_v1.sql" . }}
 drop function {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.make_due;
 {{ template "v1/command.sql" . }}

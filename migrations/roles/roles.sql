@@ -49,8 +49,8 @@ grant update (drain_at) on {{.schema}}.workers to {{.schema}}_operator;
 -- A worker delivers: it reads payloads, and writes positions. It appends, deletes and changes no events, gives
 -- no commands and rewrites no audit. Where its handlers append, its login is a producer too.
 grant execute on all functions in schema {{.schema}} to {{.schema}}_worker;
-revoke execute on function {{.schema}}.append, {{.schema}}.append_many, {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.prune_events,
-  {{.schema}}.prune_failures, {{.schema}}.prune_workers, {{.schema}}.prune_noted from {{.schema}}_worker;
+revoke execute on function {{.schema}}.append, {{.schema}}.append_many, {{.schema}}.append_full, {{.schema}}.rouse,
+  {{.schema}}.command, {{.schema}}.lock_record, {{.schema}}.prune_events, {{.schema}}.prune_failures, {{.schema}}.prune_workers, {{.schema}}.prune_noted from {{.schema}}_worker;
 grant usage on {{.schema}}.tokens to {{.schema}}_worker;
 grant select, update on {{.schema}}.claim_front to {{.schema}}_worker;
 grant update (cursor) on {{.schema}}.records to {{.schema}}_worker;
