@@ -78,7 +78,8 @@ func TestResultsHaveTheirFields(t *testing.T) {
 	sc := scenario{name: "x", goals: map[string]float64{"peer tuned": 3}}
 	rows := []result{{Peer: "keyline"}, {Peer: "peer", How: "tuned"}, {Peer: "peer", How: "default"}}
 	rows[0].add(outcome{Value: 9}, nil)
-	rows[1].add(outcome{Value: 2}, nil)
+	rows[1].add(outcome{Value: 1}, nil)
+	rows[1].add(outcome{Value: 3}, nil) // of two runs neither counts for both
 	rows[2].add(outcome{Value: 5, Lost: 7}, errors.New("it broke"))
 	rows = compare(sc, rows)
 	if r := rows[1]; r.RatioToKeyline != 4.5 || !*r.Reached || *r.Goal != 3 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -66,8 +65,7 @@ func medianCost(runs []outcome) *cost {
 		for _, c := range all {
 			values = append(values, *c.fields()[i])
 		}
-		slices.Sort(values)
-		*f = values[len(values)/2]
+		*f = median(values)
 	}
 	return &m
 }

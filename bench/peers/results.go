@@ -140,8 +140,14 @@ func medianOf(runs []outcome) float64 {
 	if len(values) == 0 {
 		return 0
 	}
+	return median(values)
+}
+
+// median is the middle value, or the mean of the two in the middle.
+func median(values []float64) float64 {
 	slices.Sort(values)
-	return values[len(values)/2]
+	n := len(values)
+	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
 // compare fills in medians, ratios and goals.
