@@ -71,6 +71,9 @@ func TestTheShortWayOfAppendDoesWhatTheFullOneDoes(t *testing.T) {
 			t.Errorf("append(%s):\n%.2000s\nappend_full:\n%.2000s", strings.Join(given, ", "), short, full)
 		}
 	}
+	if got := try("append", []string{`record_key => 'r'`, `event_type => 't'`, `payload => '1'`}); !strings.HasPrefix(got, "seq 1, duplicate f") {
+		t.Fatalf("nothing is compared: %s", got)
+	}
 	// Every two values together, the rest being usual.
 	for i, a := range appendArguments {
 		for j := range i {

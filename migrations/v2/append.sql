@@ -3,8 +3,8 @@
 -- seq order is commit order, without gaps.
 --
 -- This is the way of an event that asks for nothing rare and is in order; append_full does the rest, and says what is
--- wrong. It is short because each statement and expression of a function costs a session anew in each transaction, more
--- than the work itself where many sessions share a core (docs/decisions/0028-a-short-way-to-append.md).
+-- wrong. It is short because each statement and expression of a function costs a session anew in each transaction, most
+-- where many sessions share a core (docs/decisions/0028-a-short-way-to-append.md).
 create or replace function {{.schema}}.append(
   record_key text,
   event_type text,
