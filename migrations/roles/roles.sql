@@ -54,7 +54,8 @@ revoke execute on function {{.schema}}.append, {{.schema}}.append_many, {{.schem
 grant usage on {{.schema}}.tokens to {{.schema}}_worker;
 grant select, update on {{.schema}}.claim_front to {{.schema}}_worker;
 grant update (cursor) on {{.schema}}.records to {{.schema}}_worker;
-grant insert, update, delete on {{.schema}}.mailboxes, {{.schema}}.checkpoints, {{.schema}}.sweep_left, {{.schema}}.consumer_backlog to {{.schema}}_worker;
+grant insert, update, delete on {{.schema}}.mailboxes, {{.schema}}.checkpoints, {{.schema}}.consumer_backlog to {{.schema}}_worker;
+grant insert, delete on {{.schema}}.sweep_left to {{.schema}}_worker;
 grant insert, update on {{.schema}}.dead_letters, {{.schema}}.consumer_health, {{.schema}}.workers, {{.schema}}.leases, {{.schema}}.consumers to {{.schema}}_worker;
 grant insert on {{.schema}}.failures, {{.schema}}.skips to {{.schema}}_worker;
 grant update (applied_at, done, detail) on {{.schema}}.commands to {{.schema}}_worker;

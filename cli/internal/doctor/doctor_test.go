@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/keylinehq/keyline/internal/clock"
@@ -233,6 +234,41 @@ func TestTheWorkersRoleHasAllThatAWorkerNeeds(t *testing.T) {
 		if c := p.run().check("privileges"); c.Status != status {
 			t.Errorf("%s: %+v", role, c)
 		}
+	}
+}
+
+// Promise: whatever the worker's role is given to write with is missed where it is not there.
+func TestEachMissingRightOfAWorkerIsNamed(t *testing.T) {
+	t.Parallel()
+	p := healthy(t)
+	conn := p.db.Connect()
+	if err := migrations.Roles(t.Context(), conn, "keyline"); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := conn.Query(t.Context(), `
+		select distinct c.relname, a.privilege_type, c.relkind = 'S' from pg_class c
+		left join pg_attribute b on b.attrelid = c.oid
+		cross join lateral (select * from aclexplode(c.relacl) union all select * from aclexplode(b.attacl)) a
+		where c.relnamespace = 'keyline'::regnamespace and a.grantee = 'keyline_worker'::regrole and a.privilege_type <> 'SELECT'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type right struct {
+		Relation, Privilege string
+		Sequence            bool
+	}
+	rights, err := pgx.CollectRows(rows, pgx.RowToStructByPos[right])
+	if err != nil || len(rights) < 20 {
+		t.Fatalf("%d rights: %v", len(rights), err)
+	}
+	p.opts.Pool.ConnConfig.RuntimeParams["role"] = "keyline_worker"
+	for _, r := range rights {
+		on := r.Privilege + " on " + map[bool]string{true: "sequence "}[r.Sequence] + "keyline." + r.Relation
+		p.exec("revoke " + on + " from keyline_worker")
+		if c := p.run().check("privileges"); c.Status != Fail || !strings.HasSuffix(c.Detail, " lacks "+r.Privilege+" on "+r.Relation) {
+			t.Errorf("%s: %+v", on, c)
+		}
+		p.exec("grant " + on + " to keyline_worker")
 	}
 }
 
