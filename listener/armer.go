@@ -70,7 +70,7 @@ func (a *armer) wake() {
 
 // run works until ctx ends, then leaves no lock behind.
 func (a *armer) run(ctx context.Context) {
-	c := cycle{armer: a}
+	c := cycle{armer: a, owed: true} // so that it connects now: until it is elected later, appenders wake nobody
 	for {
 		want, ping := a.next()
 		switch {

@@ -124,6 +124,19 @@ func (r *armerRig) end(owing bool) {
 	}
 }
 
+// Promise: the session is there before it is needed: until it has been elected, appenders wake nobody, and to connect takes
+// long just when many others do.
+func TestArmerConnectsBeforeItIsAsked(t *testing.T) {
+	r := newArmerRig(t)
+	r.answers("release")
+	r.armer.arm(1)
+	r.answers("elect")
+	r.reported("elected 1")
+	r.answers("request")
+	r.reported("granted 1")
+	r.end(true)
+}
+
 func TestArmerGoesThroughACycleAndReleasesWhenDisarmed(t *testing.T) {
 	r := newArmerRig(t)
 	r.armer.arm(1)

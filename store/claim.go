@@ -83,7 +83,7 @@ func (s *Store) claim(ctx context.Context, r core.ClaimRequest, from time.Time) 
 	var c claiming
 	now, began := s.clock.Now(), s.clock.Mono()
 	s.calls.claims.Add(1)
-	err := autocommit(ctx, s.hot, s.q("claim"), c.arguments(r, from), func(rows pgx.Rows) error {
+	err := autocommit(ctx, s.claims, s.q("claim"), c.arguments(r, from), func(rows pgx.Rows) error {
 		err := c.scan(rows)
 		if t := c.due.finite(); err == nil && t.After(c.last) && t.Before(now.Add(unboundedEvery)) {
 			c.last = t
@@ -150,7 +150,7 @@ func (s *Store) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int)
 	b.Queue("commit").Exec(func(pgconn.CommandTag) error { committed = true; return nil })
 	b.Queue(s.q("load_record"), r.Worker, r.Record, most).Query(each(func(rows pgx.Rows) error { return l.record(rows, &rare) }))
 	s.calls.claims.Add(1)
-	conn, err := s.hot.Acquire(ctx)
+	conn, err := s.claims.Acquire(ctx)
 	if err != nil {
 		return nil, nil, translate("claim record", err)
 	}
@@ -177,7 +177,7 @@ func (s *Store) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int)
 // NextDue implements core.Deliveries.
 func (s *Store) NextDue(ctx context.Context, hosted []int32) (time.Duration, bool, error) {
 	var micros *int64
-	if err := s.lookUp(ctx, "next_due", []any{hosted}, &micros); err != nil {
+	if err := s.lookUp(ctx, s.claims, "next_due", []any{hosted}, &micros); err != nil {
 		return 0, false, translate("next due", err)
 	}
 	if micros == nil {
@@ -192,7 +192,7 @@ func (s *Store) News(ctx context.Context, records []int64) (int64, []core.News, 
 		epoch int64
 		news  []core.News
 	)
-	err := s.read(ctx, func(b *pgx.Batch) {
+	err := s.read(ctx, s.hot, func(b *pgx.Batch) {
 		b.Queue(s.q("news"), records).Query(each(func(rows pgx.Rows) error {
 			var (
 				n      core.News

@@ -13,7 +13,7 @@ import (
 
 // FindRecord returns a record's id; ErrNotFound where there is none.
 func (s *Store) FindRecord(ctx context.Context, key keylinetype.Key) (id int64, err error) {
-	err = s.lookUp(ctx, "find_record", []any{key.Tenant, key.Record}, &id)
+	err = s.lookUp(ctx, s.hot, "find_record", []any{key.Tenant, key.Record}, &id)
 	return id, foundOr(err, "record %q of tenant %q", key.Record, key.Tenant)
 }
 
@@ -33,7 +33,7 @@ type EventPlace struct {
 
 // FindEvent returns where an event lies; ErrNotFound where there is none.
 func (s *Store) FindEvent(ctx context.Context, id uuid.UUID) (p EventPlace, err error) {
-	err = s.lookUp(ctx, "find_event", []any{id}, &p.Record, &p.Seq, &p.Key.Tenant, &p.Key.Record, &p.Type)
+	err = s.lookUp(ctx, s.hot, "find_event", []any{id}, &p.Record, &p.Seq, &p.Key.Tenant, &p.Key.Record, &p.Type)
 	return p, foundOr(err, "event %s", id)
 }
 

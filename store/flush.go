@@ -48,7 +48,7 @@ func (s *Store) flush(ctx context.Context, batch []pending, lane int16, number i
 	}
 	var r flushReply
 	s.calls.flushes.Add(1)
-	err = autocommit(ctx, s.hot, s.q("flush"), args, one(&r.moved, &r.fenced, &r.skipped, &r.gone, &r.looked, &r.heads, &r.waiting))
+	err = autocommit(ctx, s.flushes, s.q("flush"), args, one(&r.moved, &r.fenced, &r.skipped, &r.gone, &r.looked, &r.heads, &r.waiting))
 	if err != nil {
 		return nil, fmt.Errorf("flush: %w", err)
 	}

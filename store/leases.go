@@ -39,6 +39,7 @@ func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 		return 0, translate("join", err)
 	}
 	s.joined.Store(true)
+	s.warm(ctx, id)
 	return id, nil
 }
 

@@ -41,14 +41,14 @@ func (s *Store) Load(ctx context.Context, requests []core.LoadRequest) ([]core.L
 	limit = s.ahead.most(limit)
 	l := newLoading(len(requests), asked, limit)
 	s.calls.loads.Add(1)
-	err := s.read(ctx, func(b *pgx.Batch) {
+	err := s.read(ctx, s.loads, func(b *pgx.Batch) {
 		b.Queue(s.q("load_records"), ids, tokens, limit).Query(each(func(rows pgx.Rows) error { return l.record(rows) }))
 		b.Queue(s.q("load_checkpoints"), ids).Query(each(l.checkpoint))
 		b.Queue(s.q("load_commands"), ids).Query(each(l.command))
 		b.Queue(s.q("load_retries"), ids).Query(each(l.retry))
 	})
 	if behind := l.elsewhere(); err == nil && len(behind) > 0 {
-		err = s.read(ctx, func(b *pgx.Batch) { b.Queue(s.q("load_behind"), behind, limit).Query(each(l.behind)) })
+		err = s.read(ctx, s.loads, func(b *pgx.Batch) { b.Queue(s.q("load_behind"), behind, limit).Query(each(l.behind)) })
 	}
 	if err != nil {
 		return nil, translate("load", err)
@@ -83,7 +83,7 @@ func (s *Store) LoadEvents(ctx context.Context, ranges []core.EventRange) ([]cor
 		rations[position{r.Record, r.From}] = &ration{limit: most, asked: r.Limit}
 	}
 	var events []core.Event
-	err := s.read(ctx, func(b *pgx.Batch) {
+	err := s.read(ctx, s.hot, func(b *pgx.Batch) {
 		b.Queue(s.q("load_range"), ids, froms, limits).Query(each(func(rows pgx.Rows) error {
 			var e core.Event
 			var from int64

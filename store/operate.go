@@ -53,7 +53,7 @@ func (o *Operate) Give(ctx context.Context, c core.Command, target string) (g Gi
 		return g, fmt.Errorf("command: an actor is required: %w", keylinetype.ErrInvalid)
 	}
 	// One round trip, so that appenders wait for no more than that.
-	err = o.s.pinned(ctx, "begin isolation level read committed", func(b *pgx.Batch) {
+	err = o.s.pinned(ctx, o.s.hot, "begin isolation level read committed", func(b *pgx.Batch) {
 		b.Queue(o.s.q("operate_lock_record"), c.Record)
 		b.Queue(o.s.q("operate_give"), c.Record, c.Kind, c.Consumer, c.Seq, c.DeadLetter, c.Actor, c.Reason, target).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&g.ID, &g.Joined) })
@@ -73,7 +73,7 @@ func (o *Operate) Await(ctx context.Context, id int64) (core.AppliedCommand, err
 	out := core.AppliedCommand{ID: id}
 	for pause := awaitFirst; ; pause = min(2*pause, awaitMost) {
 		var applied bool
-		err := o.s.lookUp(ctx, "command_outcome", []any{id}, &applied, &out.Done, &out.Detail)
+		err := o.s.lookUp(ctx, o.s.hot, "command_outcome", []any{id}, &applied, &out.Done, &out.Detail)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return out, fmt.Errorf("command %d: %w", id, keylinetype.ErrNotFound)

@@ -63,7 +63,12 @@ type Store struct {
 	local    map[string]Local
 	sql      map[string]string
 
-	hot   *pgxpool.Pool // claims, loads, flushes
+	// Claims, loads and flushes, each of which is one at a time, have a session each, which is warm once the worker has joined. Out of
+	// one pool any of them now and then got a session that had done something else so far: to compile and plan it anew
+	// takes it tens of milliseconds, and where many wait for the CPU ten times that, in which nothing is delivered.
+	claims, loads, flushes *pgxpool.Pool
+
+	hot   *pgxpool.Pool // sweeps, and what operators ask
 	tx    *pgxpool.Pool // HandleTx
 	lease *pgxpool.Pool // heartbeat and recovery, registry changes, what metrics ask
 	arm   *pgx.ConnConfig
@@ -137,7 +142,7 @@ func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		max  int32
-	}{{&s.hot, 6}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, leaseConns}} {
+	}{{&s.claims, 1}, {&s.loads, 1}, {&s.flushes, 1}, {&s.hot, 4}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, leaseConns}} {
 		cfg := base.Copy()
 		cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = p.max, 0, 0
 		s.ours(cfg.ConnConfig)
@@ -215,7 +220,7 @@ func (s *Store) Close() {
 		s.commit.stop()
 	}
 	var closing sync.WaitGroup
-	for _, p := range []*pgxpool.Pool{s.hot, s.tx, s.lease} {
+	for _, p := range []*pgxpool.Pool{s.claims, s.loads, s.flushes, s.hot, s.tx, s.lease} {
 		if p != nil {
 			closing.Go(p.Close)
 		}
@@ -266,26 +271,26 @@ func (s *Store) q(name string) string {
 const planAnew = pgx.QueryExecModeExec
 
 // read runs statements that look things up, in one round trip, with plans that do not depend on statistics.
-func (s *Store) read(ctx context.Context, queue func(*pgx.Batch)) error {
-	return s.pinned(ctx, "begin isolation level read committed read only", queue)
+func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, queue func(*pgx.Batch)) error {
+	return s.pinned(ctx, pool, "begin isolation level read committed read only", queue)
 }
 
 // lookUp reads one row; pgx.ErrNoRows where there is none.
-func (s *Store) lookUp(ctx context.Context, statement string, args []any, dst ...any) error {
-	return s.read(ctx, func(b *pgx.Batch) {
+func (s *Store) lookUp(ctx context.Context, pool *pgxpool.Pool, statement string, args []any, dst ...any) error {
+	return s.read(ctx, pool, func(b *pgx.Batch) {
 		b.Queue(s.q(statement), args...).QueryRow(func(row pgx.Row) error { return row.Scan(dst...) })
 	})
 }
 
 // pinned runs statements in a transaction, in one round trip, with plans that do not depend on statistics. Settings are
 // not all that this takes: where to a planner all indexes of a table that it takes for empty are one, a statement leaves it one that will do.
-func (s *Store) pinned(ctx context.Context, begin string, queue func(*pgx.Batch)) error {
+func (s *Store) pinned(ctx context.Context, pool *pgxpool.Pool, begin string, queue func(*pgx.Batch)) error {
 	var b pgx.Batch
 	b.Queue(begin)
 	b.Queue(s.q("pin"))
 	queue(&b)
 	b.Queue("commit")
-	conn, err := s.hot.Acquire(ctx)
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func (w *dueWalk) step(ctx context.Context, s *Store) (done bool, err error) {
 	var last *int64
 	var made int
 	var quiet bool
-	err = s.pinned(ctx, "begin isolation level read committed", func(b *pgx.Batch) {
+	err = s.pinned(ctx, s.hot, "begin isolation level read committed", func(b *pgx.Batch) {
 		b.Queue(s.q("due_after_step"), w.from, sweepChunk).QueryRow(func(row pgx.Row) error { return row.Scan(&last, &made, &quiet) })
 	})
 	if err != nil {
