@@ -75,6 +75,10 @@ type Store struct {
 	// armBefore changes a copy of arm before each connection, as the pool's BeforeConnect does; nil: none.
 	armBefore func(context.Context, *pgx.ConnConfig) error
 
+	// hasty are the consumers, by id, whose outcome once was not booked in time: perhaps for a limit that their handler sets
+	// for its own statements. Theirs are booked under the session's limits, by two statements more.
+	hasty sync.Map
+
 	sockets     sockets
 	endSessions atomic.Bool  // at the next Join
 	fenced      atomic.Int64 // the worker that was given up last

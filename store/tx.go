@@ -43,7 +43,8 @@ const (
 //
 // Where the transaction cannot be begun the handler has not run, and nothing is charged: the Outcome's Err has the
 // verdict of a snooze. So it has, with all rolled back, where the handler has succeeded and what its outcome is booked in
-// stays locked for longer than the session waits (statement_timeout, lock_timeout).
+// stays locked for longer than the session waits (statement_timeout, lock_timeout). Where the limit is one that the handler has set
+// and left, the next try does without.
 //
 // After a failure the handler's writes are rolled back and the failure is
 // booked in the same transaction, under the same hold on the claim. Where that cannot be had (begin or
@@ -228,6 +229,7 @@ func (r *txRun) end(ctx context.Context, handled error, b core.Booking) core.Out
 		return r.moved(ctx, handled)
 	case handled == nil && (state == stateCancelled || state == stateLockTimeout):
 		// The handler had done its work; that somebody has locked what it is booked in, for longer than the role waits, is no failure of it.
+		r.store.hasty.Store(r.w.Consumer.ID, true) // or the limit was its own
 		return r.putOff("a handler's outcome could not be booked; it is rolled back and tried again", translate("book", err))
 	case state == statePrivilege:
 		err = fmt.Errorf("the handler's session may not book its outcome; a role that it takes on is to be given back (reset role): %w", err)
@@ -238,6 +240,10 @@ func (r *txRun) end(ctx context.Context, handled error, b core.Booking) core.Out
 // ending are the statements that book an outcome, and the commit.
 func (r *txRun) ending(b *core.Booking) (*pgx.Batch, error) {
 	batch := &pgx.Batch{}
+	if _, hasty := r.store.hasty.Load(r.w.Consumer.ID); hasty {
+		batch.Queue("set local statement_timeout to default")
+		batch.Queue("set local lock_timeout to default")
+	}
 	batch.Queue(r.store.q("pin")) // the handler has planned its statements
 	c := &b.Checkpoint
 	if r.w.Dead == nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/keylinehq/keyline/internal/core"
+	"github.com/keylinehq/keyline/internal/testdb"
 	"github.com/keylinehq/keyline/keylinetype"
 )
 
@@ -172,6 +174,38 @@ func TestAnOutcomeThatCannotBeBookedForALockIsNotCharged(t *testing.T) {
 			}
 			if out := x.run(effect(1)); out.Err != nil || out.Booked == nil || x.effects() != 1 {
 				t.Errorf("in the end: %+v", out)
+			}
+		})
+	}
+}
+
+// Promise: a limit that a handler sets for its own statements, and leaves, does not keep its outcome from being booked for ever.
+func TestALimitThatAHandlerLeavesEndsNoBookingTwice(t *testing.T) {
+	for _, setting := range []string{"statement_timeout", "lock_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			x := newTxRig(t)
+			x.exec("create table gate (); create function pass() returns trigger language plpgsql as $$ begin lock table gate; return new; end $$")
+			x.exec("create trigger pass before update on keyline.checkpoints for each row execute function pass()")
+			limited := func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "set local "+setting+" = '50ms'")
+				return errors.Join(err, effect(1)(ctx, tx))
+			}
+			gate := x.begin()
+			x.in(gate, "lock table gate")
+			if out := x.run(limited); out.Booked != nil {
+				t.Errorf("behind a lock, under the limit: %+v", out)
+			} else if verdict, _, _ := keylinetype.Judge(out.Err); verdict != keylinetype.VerdictSnooze {
+				t.Errorf("behind a lock, under the limit: %v", out.Err)
+			}
+			booked := make(chan core.Outcome)
+			go func() { booked <- x.run(limited) }()
+			testdb.Eventually(x, func() bool { // its limit is over
+				return get[bool](x.rig, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+					and query ilike '%update keyline.checkpoints%' and clock_timestamp() > query_start + interval '100ms')`)
+			}, "the booking to wait for longer than the limit")
+			x.commitTx(gate)
+			if out := <-booked; out.Err != nil || out.Booked == nil || x.effects() != 1 {
+				t.Errorf("again, behind a lock: %+v", out)
 			}
 		})
 	}
