@@ -7,6 +7,6 @@ import "syscall"
 // dieWithParent does nothing: without Pdeathsig, the guard alone sees to it.
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// childrenOf knows nobody: the backends find out by themselves that their
+// serversIn knows nobody: the backends find out by themselves that their
 // postmaster is gone, and the next start waits for that.
-func childrenOf(int) []int { return nil }
+func serversIn(string) []int { return nil }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -215,6 +216,49 @@ func TestKillIsACrashThatRestartRecoversFrom(t *testing.T) {
 	log, err := os.ReadFile(s.LogFile())
 	if err != nil || !strings.Contains(string(log), "not properly shut down") {
 		t.Errorf("that was no crash (%v):\n%s", err, log)
+	}
+}
+
+// Promise: a crash leaves no process behind that could keep the next server from starting, also none that the killed server
+// had only just started. (Seen: a restart that found the shared memory in use for a minute.)
+func TestKillLeavesNoBackendBehind(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("looks at /proc")
+	}
+	s := start(t, Options{})
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	likeOne := filepath.Join(t.TempDir(), "postgres") // in the data directory, but no child of the server
+	if err := os.WriteFile(likeOne, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	late := exec.CommandContext(t.Context(), likeOne, "600")
+	late.Dir = s.DataDir()
+	if err := late.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- late.Wait() }()
+	dir, err := filepath.EvalSymlinks(s.DataDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := serversIn(dir); len(got) < 3 {
+		t.Fatalf("%v is all that a running server has", got)
+	}
+	s.Kill()
+	if got := serversIn(dir); len(got) != 0 {
+		t.Errorf("%v outlived it", got)
+	}
+	<-ended
+	if err := s.Restart(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

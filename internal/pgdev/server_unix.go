@@ -277,15 +277,28 @@ func (s *Server) Kill() {
 		return
 	}
 	s.proc, s.crashed = nil, true
-	// Frozen first, so that it starts no backend while they are counted.
-	p.signal(syscall.SIGSTOP)
-	children := childrenOf(p.pid())
 	p.signal(syscall.SIGKILL)
-	for _, pid := range children {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
 	<-p.done
 	s.guard.watch(0)
+	s.endBackends()
+}
+
+// endBackends kills what a killed server has left and waits until it is gone: what it started in its last moment, too, and
+// what is in the middle of a write. While one is left, no server starts on the data.
+func (s *Server) endBackends() {
+	// As the kernel names it.
+	dir, err := filepath.EvalSymlinks(s.place.data)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	for left := serversIn(dir); len(left) > 0 && ctx.Err() == nil; left = serversIn(dir) {
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = clock.Sleep(ctx, s.clk, time.Millisecond)
+	}
 }
 
 // explain adds what root usually needs to know about a binary that would not
