@@ -65,7 +65,8 @@ type Store struct {
 
 	// Claims, loads and flushes, each of which is one at a time, have a session each, which is warm once the worker has joined. Out of
 	// one pool any of them now and then got a session that had done something else so far: to compile and plan it anew
-	// takes it tens of milliseconds, and where many wait for the CPU ten times that, in which nothing is delivered.
+	// takes it tens of milliseconds, and where many wait for the CPU ten times that, in which nothing is delivered. The
+	// pools have room for a second: one that nobody answers any more takes seconds to close.
 	claims, loads, flushes *pgxpool.Pool
 
 	hot   *pgxpool.Pool // sweeps, and what operators ask
@@ -146,7 +147,7 @@ func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		max  int32
-	}{{&s.claims, 1}, {&s.loads, 1}, {&s.flushes, 1}, {&s.hot, 4}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, leaseConns}} {
+	}{{&s.claims, 2}, {&s.loads, 2}, {&s.flushes, 2}, {&s.hot, 4}, {&s.tx, max(base.MaxConns, 4)}, {&s.lease, leaseConns}} {
 		cfg := base.Copy()
 		cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = p.max, 0, 0
 		s.ours(cfg.ConnConfig)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -83,15 +84,12 @@ func TestDeliveriesGoByWarmSessions(t *testing.T) {
 			}
 		})
 	}
-	busy(func() error {
-		_, err := r.Claim(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 1, Unbounded: true})
-		return err
+	busy(func() error { // the claim loop's
+		_, claimErr := r.Claim(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 1, Unbounded: true})
+		_, _, recordErr := r.ClaimRecord(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 1, Record: ids[0]}, 9)
+		_, _, dueErr := r.NextDue(t.Context(), nil)
+		return errors.Join(claimErr, recordErr, dueErr)
 	})
-	busy(func() error {
-		_, _, err := r.ClaimRecord(t.Context(), core.ClaimRequest{Worker: r.me, Limit: 1, Record: ids[0]}, 9)
-		return err
-	})
-	busy(func() error { _, _, err := r.NextDue(t.Context(), nil); return err })
 	busy(func() error { _, err := r.Load(t.Context(), []core.LoadRequest{{Limit: 1}}); return err })
 	busy(func() error { _, err := r.KeepHealth(t.Context()); return err })
 	busy(func() error { _, err := r.Sweep(t.Context()); return err })

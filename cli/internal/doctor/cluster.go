@@ -8,7 +8,7 @@ import (
 
 // perWorker are the connections of a worker beside those of its handlers'
 // transactions: deliveries, heartbeat, one that sleeps on a lock, one that listens.
-const perWorker = 7 + 3 + 1 + 1
+const perWorker = 10 + 3 + 1 + 1
 
 // leastTx is the least number of connections for handlers' transactions.
 const leastTx = 4
