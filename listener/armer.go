@@ -70,7 +70,12 @@ func (a *armer) wake() {
 
 // run works until ctx ends, then leaves no lock behind.
 func (a *armer) run(ctx context.Context) {
-	c := cycle{armer: a, owed: true} // so that it connects now: until it is elected later, appenders wake nobody
+	c := cycle{armer: a}
+	// It connects before it is needed: until it is elected, appenders wake nobody. Where it cannot, it is
+	// not tried again for nothing, as the pauses in between would be in the way once it is.
+	if err := c.release(ctx, callTimeout); err != nil {
+		a.log.DebugContext(ctx, "arming session not connected yet", "error", err)
+	}
 	for {
 		want, ping := a.next()
 		switch {

@@ -125,16 +125,23 @@ func (r *armerRig) end(owing bool) {
 }
 
 // Promise: the session is there before it is needed: until it has been elected, appenders wake nobody, and to connect takes
-// long just when many others do.
+// long just when many others do. Where it cannot connect, that holds up nothing.
 func TestArmerConnectsBeforeItIsAsked(t *testing.T) {
-	r := newArmerRig(t)
-	r.answers("release")
-	r.armer.arm(1)
-	r.answers("elect")
-	r.reported("elected 1")
-	r.answers("request")
-	r.reported("granted 1")
-	r.end(true)
+	for name, first := range map[string]error{"it can": nil, "it cannot": errors.New("refused")} {
+		t.Run(name, func(t *testing.T) {
+			r := newArmerRig(t)
+			r.expect("release").answer <- first
+			r.armer.arm(1)
+			if first != nil {
+				r.answers("release") // at once, without a pause
+			}
+			r.answers("elect")
+			r.reported("elected 1")
+			r.answers("request")
+			r.reported("granted 1")
+			r.end(true)
+		})
+	}
 }
 
 func TestArmerGoesThroughACycleAndReleasesWhenDisarmed(t *testing.T) {

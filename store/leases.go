@@ -39,7 +39,7 @@ func (s *Store) Join(ctx context.Context, w core.Worker) (int64, error) {
 		return 0, translate("join", err)
 	}
 	s.joined.Store(true)
-	s.warm(ctx, id)
+	s.warm(ctx, id, min(w.Lease/5, warmFor)) // the lease runs
 	return id, nil
 }
 

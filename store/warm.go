@@ -10,13 +10,13 @@ import (
 	"github.com/keylinehq/keyline/internal/core"
 )
 
-// warmFor bounds warm: a worker is better cold than late.
+// warmFor is the longest that a worker takes to be warm: it is better cold than late.
 const warmFor = time.Second
 
 // warm connects the sessions that deliveries go by, and has them compile and plan what they will run, before anything waits
 // for it. It is asked for nothing, so it changes nothing; what fails will say so when it is meant.
-func (s *Store) warm(ctx context.Context, worker int64) {
-	ctx, cancel := context.WithTimeout(ctx, warmFor)
+func (s *Store) warm(ctx context.Context, worker int64, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, f := range []func() error{
