@@ -48,7 +48,8 @@ type trap struct {
 	reached chan struct{}
 	open    chan struct{}
 	once    sync.Once
-	cut     bool // when it opens, instead of going on
+	cut     bool  // when it opens, instead of going on
+	next    *trap // is set once somebody is in this one
 }
 
 // holds waits until somebody is in the trap.
@@ -75,19 +76,29 @@ func (p *proxy) unset() {
 
 // setTrap sets a trap for the next transaction that fits, which is released where it is to hold nobody.
 func (p *proxy) setTrap(t *trap, released bool) *trap {
-	t.reached, t.open = make(chan struct{}), make(chan struct{})
-	if released {
-		t.release()
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.trap, p.traps = t, append(p.traps, t)
-	return t
+	p.trap = t
+	for ; t != nil; t = t.next {
+		t.reached, t.open = make(chan struct{}), make(chan struct{})
+		if released {
+			t.release()
+		}
+		p.traps = append(p.traps, t)
+	}
+	return p.trap
 }
 
 // cutBefore cuts the connection that is about to send a statement that mentions marker, once.
 func (p *proxy) cutBefore(marker string) *trap {
 	return p.setTrap(&trap{marker: marker, at: beforeStatement, cut: true}, true)
+}
+
+// cutTwiceBefore cuts the next such connection, too, and is about that one.
+func (p *proxy) cutTwiceBefore(marker string) *trap {
+	second := &trap{marker: marker, at: beforeStatement, cut: true}
+	p.setTrap(&trap{marker: marker, at: beforeStatement, cut: true, next: second}, true)
+	return second
 }
 
 // take gives the trap to whoever is at its step.
@@ -99,7 +110,7 @@ func (p *proxy) take(at step, fits func(*trap) bool) *trap {
 			t.skip--
 			return nil
 		}
-		p.trap = nil
+		p.trap = t.next
 		return t
 	}
 	return nil

@@ -47,13 +47,37 @@ type rivals struct {
 	end  context.CancelFunc
 	wait sync.WaitGroup
 
+	began time.Duration
+
 	mu   sync.Mutex
 	done []tried
 }
 
+const (
+	// raceFor is how long rivals act, and raceMost how long they may where that comes to too little, as on a slow machine.
+	raceFor  = 25 * time.Second
+	raceMost = 75 * time.Second
+	// leastDone is how many acts are to succeed for something to be tested.
+	leastDone = 10
+)
+
+// on reports whether they are to go on.
+func (r *rivals) on() bool {
+	since := r.t.house.clock.Mono() - r.began
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	succeeded := 0
+	for _, a := range r.done {
+		if a.code == exitDone {
+			succeeded++
+		}
+	}
+	return since < raceFor || since < raceMost && succeeded < leastDone
+}
+
 // rivals lets so many operators act until they are told to stop.
 func (t *stage) rivals(n int, choose func(*clock.Rand) choice) *rivals {
-	r := &rivals{t: t}
+	r := &rivals{t: t, began: t.house.clock.Mono()}
 	r.ctx, r.end = context.WithCancel(t.ctx)
 	t.onEnd(func() { r.stop() })
 	t.found["seed"] = t.house.seed
@@ -172,7 +196,7 @@ func (t *stage) summary(done []tried) {
 		counts[outcome]++
 	}
 	t.found["acts"] = counts
-	if counts["done"] < 10 || counts["refused"] == 0 || counts["killed"] == 0 {
+	if counts["done"] < leastDone || counts["refused"] == 0 || counts["killed"] == 0 {
 		t.fail("of %d acts %d were done, %d refused and %d killed: nothing was tested", len(done), counts["done"], counts["refused"], counts["killed"])
 	}
 }

@@ -13,17 +13,26 @@ var loops = []scenario{
 	{"36b", "nothing can be listened to at the start", deafStart},
 }
 
-// loopsFail cuts the connection on which a loop asks its first question. Loops
+// loopsFail cuts the connection on which a loop asks its first question; where that has been asked before, to warm its session, on
+// the second connection. Loops
 // that ask nothing (alarms, the pumps of wakes and of failed actors) cannot fail so; that
 // any loop is run again alone is in supervisor: TestEveryLoopIsRetriedAlone.
 func loopsFail(t *stage) {
 	t.open()
-	for i, fault := range []struct{ loop, marker string }{
-		{"claims", "keyline.claim("}, {"claims", "How many microseconds until"}, {"loads", "m.crashes, m.unclean"}, {"news", "Heads of resident records"},
-		{"lease", "set beat = w.beat + 1"}, {"observer", "select id, beat, lease"}, {"orphans", "hand_back_orphans("},
+	for i, fault := range []struct {
+		loop, marker string
+		warm         bool
+	}{
+		{"claims", "keyline.claim(", true}, {"claims", "How many microseconds until", true}, {"loads", "m.crashes, m.unclean", true},
+		{"news", "Heads of resident records", false}, {"lease", "set beat = w.beat + 1", false}, {"observer", "select id, beat, lease", false},
+		{"orphans", "hand_back_orphans(", false},
 	} {
 		p, url := t.newProxy()
-		trap := p.cutBefore(fault.marker)
+		cut := p.cutBefore
+		if fault.warm {
+			cut = p.cutTwiceBefore
+		}
+		trap := cut(fault.marker)
 		name, gate := fmt.Sprintf("w%d", i), fmt.Sprintf("g%d", i)
 		first := func() { t.append("r"+name, do{"gate": gate, "only": "a"}) } // resident for as long as it takes
 		if fault.loop == "loads" {

@@ -39,8 +39,8 @@ func operatorsRace(crashing bool) func(*stage) {
 		stopTrouble := t.trouble(clock.NewRand(t.house.seed ^ 0x1111))
 		race := t.rivals(4, t.chooseAct)
 		var rebuilding *worker
-		began, dead := t.house.clock.Mono(), t.house.clock.Mono()
-		for t.house.clock.Mono()-began < 25*time.Second {
+		dead := t.house.clock.Mono()
+		for race.on() {
 			t.pause(time.Duration(100+random.IntN(400)) * time.Millisecond)
 			crew.keep()
 			switch n := random.IntN(12); {
