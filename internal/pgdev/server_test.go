@@ -256,7 +256,9 @@ func TestKillLeavesNoBackendBehind(t *testing.T) {
 	if got := serversIn(dir); len(got) != 0 {
 		t.Errorf("%v outlived it", got)
 	}
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("it ended by itself")
+	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Error(err)
 	}
