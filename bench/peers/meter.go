@@ -139,9 +139,12 @@ func (m *meter) now(ctx context.Context) (cost, error) {
 		}
 	}
 	var c cost
+	// What begins and ends transactions is left out: of what is sent prepared, as by
+	// Keyline, PostgreSQL 15 counts that the first time only, and each time of what is not, as by most others. Commits tell.
 	err := m.conn.QueryRow(ctx, `select
 		(select coalesce(sum(s.calls), 0) from pg_stat_statements s join pg_database d on d.oid = s.dbid
-			where d.datname = current_database() and s.toplevel)::float8,
+			where d.datname = current_database() and s.toplevel
+			and s.query !~* '^\s*(begin|start transaction|commit|rollback(?!\s+to))')::float8,
 		(select xact_commit from pg_stat_database where datname = current_database())::float8,
 		(pg_current_wal_insert_lsn() - '0/0')::float8,
 		(select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables)::float8`).Scan(&c.Statements, &c.Commits, &c.WALBytes, &c.DeadRows)

@@ -2,18 +2,41 @@ package bench
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// counter counts statements where the server does not: those of the worker's
-// pgx connections.
-type counter struct{ n atomic.Int64 }
+// counter counts what a worker's pgx connections send, where the server does not.
+type counter struct{ statements, commits atomic.Int64 }
+
+func (t *counter) now() costs {
+	return costs{statements: t.statements.Load(), commits: t.commits.Load()}
+}
+
+func (t *counter) restart() {
+	t.statements.Store(0)
+	t.commits.Store(0)
+}
+
+// count leaves out what begins and ends transactions, as the server's count does (statements.sql).
+func (t *counter) count(sql string) {
+	switch {
+	case sql == "commit":
+		t.commits.Add(1)
+	case sql == "rollback", strings.HasPrefix(sql, "begin"):
+	default:
+		t.statements.Add(1)
+	}
+}
 
 // TraceQueryStart implements pgx.QueryTracer.
-func (t *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	t.n.Add(1)
+func (t *counter) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	t.count(q.SQL)
+	if conn.PgConn().TxStatus() == 'I' && !strings.HasPrefix(q.SQL, "begin") {
+		t.commits.Add(1) // it is a transaction by itself
+	}
 	return ctx
 }
 
@@ -25,8 +48,10 @@ func (*counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBat
 	return ctx
 }
 
-// TraceBatchQuery implements pgx.BatchTracer.
-func (t *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) { t.n.Add(1) }
+// TraceBatchQuery implements pgx.BatchTracer. A batch has its begin and commit in it.
+func (t *counter) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q pgx.TraceBatchQueryData) {
+	t.count(q.SQL)
+}
 
 // TraceBatchEnd implements pgx.BatchTracer.
 func (*counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

@@ -1,9 +1,10 @@
 package bench
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/keylinehq/keyline/internal/testdb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(testdb.Main(m)) }

@@ -23,6 +23,8 @@ var (
 	sqlSessions string
 	//go:embed sql/claims.sql
 	sqlClaims string
+	//go:embed sql/release.sql
+	sqlRelease string
 	//go:embed sql/settled.sql
 	sqlSettled string
 	//go:embed sql/held.sql

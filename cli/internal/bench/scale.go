@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -26,10 +27,14 @@ const WorkerCommand = "worker-process"
 func scale(ctx context.Context, p *play) error {
 	l := workload{records: p.n(500_000), events: 1, consumers: 1}
 	p.Step("fill the database")
-	template, err := p.fill(ctx, l, nil)
+	template, err := p.fill(ctx, l, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "truncate keyline.mailboxes") // crowd makes them
+		return err
+	})
 	if err != nil {
 		return err
 	}
+	p.settings.StatementsFrom = "client"
 	var options []option
 	for _, n := range []int{1, 2, 4, 8} {
 		options = append(options, option{processes(n), func(ctx context.Context, c *Case) error {
@@ -47,14 +52,11 @@ func scale(ctx context.Context, p *play) error {
 
 func processes(n int) string { return fmt.Sprintf("%d worker processes", n) }
 
-// crowd is a turn of n processes. Its time begins when all of them are there,
-// and ends when the last record has settled.
+// crowd is a turn of n processes. They have joined before there is any work, so
+// that what is counted is what the work costs, and not how long it takes them to
+// start, n times, on the same cores. Then all records become due at once; the turn's time
+// ends when the last of them has settled.
 func (p *play) crowd(ctx context.Context, url string, l workload, n int, c *Case) (err error) {
-	meter, err := p.meter(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer meter.close(ctx)
 	var crowd []*process
 	defer func() {
 		for _, w := range crowd {
@@ -68,12 +70,27 @@ func (p *play) crowd(ctx context.Context, url string, l workload, n int, c *Case
 		}
 		crowd = append(crowd, w)
 	}
-	now := clock.Real()
-	began := now.Mono()
+	meter, err := p.meter(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer meter.close(ctx)
 	for _, w := range crowd {
-		if _, err := io.WriteString(w.in, "go\n"); err != nil {
+		if err := w.count(); err != nil {
 			return err
 		}
+	}
+	now := clock.Real()
+	var began time.Duration
+	err = pgx.BeginFunc(ctx, meter.conn, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, sqlRelease).Scan(&meter.before.wal); err != nil {
+			return err
+		}
+		began = now.Mono()
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make the records due: %w", err)
 	}
 	for settled := false; !settled; {
 		if err := clock.Sleep(ctx, now, settledPoll); err != nil {
@@ -86,7 +103,7 @@ func (p *play) crowd(ctx context.Context, url string, l workload, n int, c *Case
 	took := now.Mono() - began
 	all := make([]uint64, l.records)
 	var verdict Verdict
-	statements := int64(0)
+	var sent costs
 	for _, w := range crowd {
 		r, err := w.end()
 		if err != nil {
@@ -94,7 +111,8 @@ func (p *play) crowd(ctx context.Context, url string, l workload, n int, c *Case
 		}
 		verdict.OrderViolations += r.OrderViolations
 		verdict.Duplicates += r.Duplicates
-		statements += r.Statements
+		sent.statements += r.Statements
+		sent.commits += r.Commits
 		for i, word := range r.Seen {
 			verdict.Duplicates += int64(bits.OnesCount64(all[i] & word)) // two processes had it
 			all[i] |= word
@@ -111,12 +129,9 @@ func (p *play) crowd(ctx context.Context, url string, l workload, n int, c *Case
 	if err != nil {
 		return err
 	}
-	if !p.statements {
-		cost.statements = statements
-	}
 	c.add("events", "events/s", float64(l.total())/took.Seconds())
-	c.add("statements", "per delivery", float64(cost.statements)/float64(l.deliveries()))
-	c.add("commits", "per delivery", float64(cost.commits)/float64(l.deliveries()))
+	c.add("statements", "per delivery", float64(sent.statements)/float64(l.deliveries()))
+	c.add("commits", "per delivery", float64(sent.commits)/float64(l.deliveries()))
 	c.add("wal", "bytes per delivery", float64(cost.wal)/float64(l.deliveries()))
 	return nil
 }
@@ -128,7 +143,7 @@ type process struct {
 	out *bufio.Reader
 }
 
-// startProcess returns once the process is ready to be told to go.
+// startProcess returns once the process's worker has joined.
 func startProcess(ctx context.Context, url string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -156,6 +171,17 @@ func startProcess(ctx context.Context, url string, args ...string) (*process, er
 	return w, nil
 }
 
+// count lets the process count what it sends from here on, and returns when it does.
+func (w *process) count() error {
+	if _, err := io.WriteString(w.in, "count\n"); err != nil {
+		return err
+	}
+	if _, err := w.out.ReadString('\n'); err != nil {
+		return fmt.Errorf("a worker process has ended: %w", err)
+	}
+	return nil
+}
+
 // end lets the process stop its worker and returns what it saw.
 func (w *process) end() (r processResult, err error) {
 	if err := w.in.Close(); err != nil {
@@ -174,16 +200,19 @@ func (w *process) kill() {
 	}
 }
 
-// processResult is what a process says at its end.
+// processResult is what a process says at its end. Statements and Commits are
+// what it has sent since it was told to count, until it was told to stop; the server's own
+// counts of a session's commits come up to ten seconds late.
 type processResult struct {
 	OrderViolations int64    `json:"order_violations"`
 	Duplicates      int64    `json:"duplicates"`
 	Statements      int64    `json:"statements"`
+	Commits         int64    `json:"commits"`
 	Seen            []uint64 `json:"seen"`
 }
 
-// RunProcess is the life of a worker process: it says that it is ready, works
-// from the first line of in to its end, and writes what it saw.
+// RunProcess is the life of a worker process: it works, says so, counts from the first line of in to its end, and
+// writes what it saw.
 func RunProcess(ctx context.Context, url string, records int, in io.Reader, out io.Writer, log *slog.Logger) error {
 	l := workload{records: records, events: 1, consumers: 1}
 	cfg, err := poolConfig(url)
@@ -202,26 +231,38 @@ func RunProcess(ctx context.Context, url string, records int, in io.Reader, out 
 	if err != nil {
 		return err
 	}
-	if _, err := io.WriteString(out, "ready\n"); err != nil {
-		return err
-	}
-	lines := bufio.NewReader(in)
-	if _, err := lines.ReadString('\n'); err != nil {
-		return fmt.Errorf("nobody told to go: %w", err)
-	}
 	if err := w.Start(ctx); err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, lines) // to its end
+	err = countUntilTold(sent, in, out)
+	counted := sent.now()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	_, stopErr := w.Stop(limited)
 	if err := errors.Join(err, stopErr); err != nil {
 		return err
 	}
-	r := processResult{OrderViolations: t.violations.Load(), Duplicates: t.duplicates.Load(), Statements: sent.n.Load(), Seen: make([]uint64, len(t.seen))}
+	r := processResult{OrderViolations: t.violations.Load(), Duplicates: t.duplicates.Load(), Statements: counted.statements, Commits: counted.commits,
+		Seen: make([]uint64, len(t.seen))}
 	for i := range t.seen {
 		r.Seen[i] = t.seen[i].Load()
 	}
 	return json.NewEncoder(out).Encode(r)
+}
+
+// countUntilTold starts the count at in's first line and returns at its end.
+func countUntilTold(sent *counter, in io.Reader, out io.Writer) error {
+	if _, err := io.WriteString(out, "joined\n"); err != nil {
+		return err
+	}
+	lines := bufio.NewReader(in)
+	if _, err := lines.ReadString('\n'); err != nil {
+		return fmt.Errorf("nobody told to count: %w", err)
+	}
+	sent.restart()
+	if _, err := io.WriteString(out, "counting\n"); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, lines)
+	return err
 }

@@ -45,7 +45,8 @@ type Settings struct {
 	CPUs              int    `json:"cpus"`
 	Go                string `json:"go"`
 	// StatementsFrom says who counted the statements: "pg_stat_statements", or
-	// "client" where the server has no such extension.
+	// "client" where the server has no such extension, or where they are counted
+	// from a moment within a session's life on (see scale).
 	StatementsFrom string `json:"statements_from"`
 	// LoadBefore is the machine's load average before the first turn, null where
 	// it does not say. Above a fraction of the CPUs, others were at work: the bare loop's
@@ -245,7 +246,7 @@ func (s *stage) drive(ctx context.Context, url string, l workload, beside func(c
 	if err != nil {
 		return measured{}, err
 	}
-	cost.statements += sent.n.Load()
+	cost.statements += sent.now().statements
 	if what := t.firstUnexpected.Load(); what != nil {
 		return measured{}, fmt.Errorf("%d deliveries that nobody has appended, the first %s", t.unknown.Load(), *what)
 	}
