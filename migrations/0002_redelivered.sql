@@ -9,6 +9,7 @@
 {{ template "v2/forgive_started.sql" . }}
 {{ template "v2/hand_back_orphans.sql" . }}
 {{ template "v2/mark_lost.sql" . }}
+{{ template "v2/recover.sql" . }}
 {{ template "v2/append_full.sql" . }}
 {{ template "v2/append.sql" . }}
 {{ template "v2/command.sql" . }}

@@ -18,7 +18,7 @@ begin
     select x.token, (array_agg(x.box))[1] as box
     from (
       select m.record_id, m.token, m.ctid as box from {{.schema}}.mailboxes m
-      where m.claimed_by = worker and (m.claimed_at < before or m.claimed_at > at + interval '1 second')
+      where m.claimed_by = worker and (m.claimed_at < before or m.claimed_at > clock_timestamp() + interval '1 second')
       union all
       select h.id, h.token, null from unnest(held_records, held_tokens) as h(id, token)
     ) x

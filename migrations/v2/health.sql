@@ -24,6 +24,7 @@ begin
   if not found then
     return null;
   end if;
+  at := clock_timestamp(); -- not earlier than whoever has just renewed it
   the_term := l.term;
   if l.holder is distinct from worker then
     -- A time that is further away than any leader sets it is of before the clock was set back.
