@@ -36,6 +36,7 @@ type step string
 
 const (
 	beforeStatement step = "before its statement"
+	duringReply     step = "while it is sent its rows" // a row that is larger than what a link keeps
 	beforeCommit    step = "after its statement, before its COMMIT"
 	beforeReply     step = "after its COMMIT, before the reply"
 )
@@ -338,11 +339,16 @@ func (l *link) asked(kind byte, body []byte) bool {
 	marked := l.p.left > 0 && strings.Contains(text, l.p.marker)
 	l.p.mu.Unlock()
 	held := l.p.take(beforeCommit, mentions)
-	if held == nil {
-		held = l.p.take(beforeReply, mentions)
+	for _, at := range []step{duringReply, beforeReply} {
+		if held == nil {
+			held = l.p.take(at, mentions)
+		}
 	}
 	l.mu.Lock()
 	l.marked = l.marked || marked
+	if strings.HasPrefix(text, "begin") {
+		l.inTrap = nil // the next transaction's steps are not those of the statement that the trap was for
+	}
 	if held != nil {
 		l.inTrap = held
 	}
@@ -362,7 +368,8 @@ func (l *link) answered(kind byte, body []byte) bool {
 	l.mu.Lock()
 	marked, held := l.marked, l.inTrap
 	switch {
-	case commit && held != nil && held.at == beforeReply:
+	case commit && held != nil && held.at == beforeReply,
+		kind == 'D' && len(body) > narrow && held != nil && held.at == duringReply:
 		l.inTrap = nil
 	case kind == 'Z' && len(body) == 1 && body[0] == 'I':
 		l.marked = false

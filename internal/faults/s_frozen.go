@@ -14,9 +14,10 @@ var frozen = []scenario{
 	{"42a", "a worker is frozen while it sleeps as sentinel", frozenSentinel},
 	{"42b", "a worker is frozen under load, again and again", frozenUnderLoad},
 	{"42c", "a worker is frozen inside HandleTx", frozenInTx},
-	{"42d", "a worker is frozen while it claims", frozenAt("keyline.claim(", 0)},
-	{"42e", "a worker is frozen while it loads", frozenAt("keyline.load_record(", 0)},
-	{"42f", "a worker is frozen while it flushes", frozenAt("keyline.flush(", 1)}, // the first may do no more than make tx's row
+	{"42d", "a worker is frozen while it claims", frozenAt("keyline.claim(", 1, 0, ofTransaction...)},
+	{"42e", "a worker is frozen while it loads", frozenAt("keyline.load_record(", 1, 0, beforeStatement, duringReply)},                               // in no transaction
+	{"42f", "a worker is frozen while it flushes", frozenAt("keyline.flush(", 1, 1, ofTransaction...)},                                               // the first may do no more than make tx's row
+	{"42g", "a worker is frozen while it loads several", frozenAt("-- The claimed records themselves", 4, 0, append(ofTransaction, duringReply)...)}, // more than are claimed by name
 }
 
 func frozenSentinel(t *stage) {
@@ -86,14 +87,17 @@ func frozenInTx(t *stage) {
 const asleep = `select count(*) from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock' and granted
 	and database = (select oid from pg_database where datname = current_database())`
 
-// frozenAt freezes a worker with a transaction of the runtime's own at each of
-// its steps, whose bytes are on their way and go on: what it has sent is carried out, and what
-// it is sent it does not read. The record has more than fits into any buffer.
-func frozenAt(marker string, skip int) func(*stage) {
+// ofTransaction are the steps of one that consists of one statement.
+var ofTransaction = []step{beforeStatement, beforeCommit, beforeReply}
+
+// frozenAt freezes a worker with a call of the runtime's own at each of
+// the steps, whose bytes are on their way and go on: what it has sent is carried out, and what
+// it is sent it does not read, which is more than fits into any buffer.
+func frozenAt(marker string, records, skip int, steps ...step) func(*stage) {
 	return func(t *stage) {
 		t.open()
 		pad := strings.Repeat("x", 900_000)
-		for i, at := range []step{beforeStatement, beforeCommit, beforeReply} {
+		for i, at := range steps {
 			p, url := t.newProxy()
 			r := fmt.Sprintf("r%d", i)
 			w := t.start(spec{Name: fmt.Sprintf("frozen%d", i), URL: url, ListenURL: t.url(), Consumers: []string{"a", "tx"},
@@ -103,8 +107,9 @@ func frozenAt(marker string, skip int) func(*stage) {
 			t.pause(500 * time.Millisecond)
 			trap := p.setTrap(&trap{marker: marker, at: at, skip: skip}, false)
 			tx := t.begin()
-			for range 10 {
-				t.appendIn(tx, r, do{"pad": pad})
+			const big = 12
+			for j := range big {
+				t.appendIn(tx, fmt.Sprintf("%s.%d", r, j%records), do{"pad": pad})
 			}
 			t.must(tx.Commit(t.ctx), "commit")
 			if !trap.holds(t, 20*time.Second) {
@@ -115,7 +120,7 @@ func frozenAt(marker string, skip int) func(*stage) {
 			began := t.house.clock.Mono()
 			limit, end := context.WithTimeout(t.ctx, 10*time.Second)
 			for range 5 {
-				if _, err := t.client.Append(limit, t.pool, event(r, nil)); err != nil {
+				if _, err := t.client.Append(limit, t.pool, event(r+".0", nil)); err != nil {
 					t.fatal("an append beside a worker that is frozen %s: %v", at, err)
 				}
 			}
@@ -124,17 +129,18 @@ func frozenAt(marker string, skip int) func(*stage) {
 				t.fail("5 appends beside a worker that is frozen %s took %s", at, d)
 			}
 			holds := "select count(*) from keyline.mailboxes m join keyline.workers w on w.id = m.claimed_by where w.name = $1"
-			if !t.within(time.Second, func() bool { return t.number(holds, fmt.Sprintf("frozen%d", i)) == 1 }) {
-				t.fatal("a worker that is frozen %s holds nothing: nothing was tested", at)
+			if !t.within(time.Second, func() bool { return t.number(holds, fmt.Sprintf("frozen%d", i)) == records }) {
+				t.fatal("a worker that is frozen %s holds %d of %d records: nothing was tested", at, t.number(holds, fmt.Sprintf("frozen%d", i)), records)
 			}
 			other := t.start(spec{Name: fmt.Sprintf("other%d", i), Consumers: []string{"a", "tx"}})
 			n := fmt.Sprintf("n%d", i)
 			t.append(n, nil)
 			t.awaitDone(n, 2, 5*time.Second) // whoever else there is does not wait for it
-			t.awaitDone(r, 30, 40*time.Second)
+			events := big + 5
+			t.awaitDone(r+".%", 2*events, 40*time.Second)
 			w.signal(syscall.SIGCONT)
-			t.append(r, nil)
-			t.awaitDone(r, 32, 20*time.Second)
+			t.append(r+".0", nil)
+			t.awaitDone(r+".%", 2*(events+1), 20*time.Second)
 			for _, gone := range []*worker{w, other} {
 				gone.signal(syscall.SIGTERM)
 				if !gone.ended(40 * time.Second) {
