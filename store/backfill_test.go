@@ -72,7 +72,7 @@ func TestASweeperPassesAConsumerOverThatAnotherIsAt(t *testing.T) {
 	if n := r.count("consumers", "sweep is null"); n != 1 {
 		t.Errorf("%d sweeps are done, beside one that another is at", n)
 	}
-	r.commitTx(other)
+	r.commit(other)
 	r.sweepAll()
 	if n := r.count("consumers", "sweep is not null"); n != 0 {
 		t.Errorf("%d sweeps are left", n)
@@ -121,7 +121,7 @@ func TestATransactionOverManyRecordsKeepsNobodyElseWaiting(t *testing.T) {
 	if n := r.count("consumers", "name = 'd' and status = 'active'"); n != 0 {
 		t.Error("the backfill is over, though records are held")
 	}
-	r.commitTx(open)
+	r.commit(open)
 	r.sweepAll()
 	if n := r.count("consumers", "name = 'd' and status = 'active' and sweep is null"); n != 1 {
 		t.Error("the backfill does not end")

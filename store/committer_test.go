@@ -158,7 +158,7 @@ func TestFlushesOfTwoEpochsAreTwoBatches(t *testing.T) {
 	for i, id := range ids {
 		waits = append(waits, r.send(counted(r.claimOne(id), c), epoch-int64(i%2)))
 	}
-	r.commitTx(gate)
+	r.commit(gate)
 	soon(r, plug, "the flush that held the committer up")
 	for i, wait := range waits {
 		want := core.FlushGone
@@ -195,7 +195,7 @@ func TestACloseWaitsOnlySoLongForTheDatabase(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 	soon(r, closed, "the end of Close")
-	r.commitTx(gate)
+	r.commit(gate)
 	if b := r.box(id); b.claimedBy != r.me {
 		t.Errorf("mailbox: %+v", b)
 	}

@@ -23,7 +23,7 @@ func TestRenewalsDoNotWaitForALockOnTheMailboxes(t *testing.T) {
 	if err := soon(r, renewed, "a renewal"); err != nil {
 		t.Error(err)
 	}
-	r.commitTx(gate)
+	r.commit(gate)
 	if err := errors.Join(soon(r, looked, "the look for lost workers"), soon(r, swept, "the look for orphans")); err != nil {
 		t.Error(err)
 	}

@@ -295,6 +295,21 @@ func (r *rig) blocked(statement string) {
 	}, "%s to wait for a lock", statement)
 }
 
+// overtaken holds a call up when it has read the clock and comes to a table, lets something happen there, and then
+// lets it go on.
+func (r *rig) overtaken(call, table string, f func() error, meanwhile string, args ...any) {
+	r.Helper()
+	tx := r.begin()
+	r.in(tx, "lock table keyline."+table+" in access exclusive mode")
+	done := background(f)
+	r.blocked(call)
+	r.in(tx, meanwhile, args...)
+	r.commit(tx)
+	if err := soon(r, done, call); err != nil {
+		r.Fatal(err)
+	}
+}
+
 // soon fails the test instead of hanging it.
 func soon[T any](r *rig, ch <-chan T, what string) T {
 	r.Helper()

@@ -83,6 +83,23 @@ func TestHealthIsKeptByOneLeaderAtATimeWithATermOfTheDatabase(t *testing.T) {
 	}
 }
 
+// A lease that was renewed after this one had read the clock ends later than a ttl after that.
+func TestWhoeverLooksWhileTheLeaseIsRenewedDoesNotTakeItForOneOfBeforeTheClockWasSetBack(t *testing.T) {
+	r := newRig(t)
+	a, b := r.me, r.join("b")
+	r.wantTerm(a, 1)
+	r.SetWorker(b)
+	var term int64
+	r.overtaken("keep_health", "leases", func() (err error) {
+		term, err = r.KeepHealth(t.Context())
+		return err
+	}, "update keyline.leases set expires_at = clock_timestamp() + make_interval(secs => $1)", healthLease.Seconds())
+	if term != 0 {
+		t.Errorf("another leads with the term %d while this one's has just been renewed", term)
+	}
+	r.wantTerm(a, 1)
+}
+
 func TestHealthCountsWhatWaitsOfEachConsumer(t *testing.T) {
 	r := newRig(t)
 	busy, rests := r.register(definition("busy"), definition("rests")), int32(2)

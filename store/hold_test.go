@@ -24,7 +24,7 @@ func TestARecordNamedInAWakeIsPassedOverUnderAnOpenHandleTx(t *testing.T) {
 	if got, err := r.Claim(t.Context(), named); len(got) != 0 || err != nil {
 		t.Errorf("claimed under the hold: %v, %v", got, err)
 	}
-	r.commitTx(tx)
+	r.commit(tx)
 	if got, err := r.Claim(t.Context(), named); len(got) != 1 || err != nil {
 		t.Errorf("after it: claimed %v, %v", got, err)
 	}

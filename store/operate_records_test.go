@@ -37,7 +37,7 @@ func TestListsReadOnlyTheirPage(t *testing.T) {
 	tx := r.begin()
 	r.in(tx, "set local session_replication_role = replica") // past the guard of the append-only table
 	r.in(tx, "delete from keyline.events where record_id = $1 and seq <= $2", long, pruned)
-	r.commitTx(tx)
+	r.commit(tx)
 	for _, statistics := range []string{"of empty tables", "of full tables"} {
 		t.Run(statistics, func(t *testing.T) {
 			r := r.sub(t)

@@ -55,3 +55,18 @@ func TestOrphanSearchAndRecoveryPassLockedMailboxesOver(t *testing.T) {
 		t.Errorf("%d are still claimed", n)
 	}
 }
+
+// A claim that was made more than a second after the search had read the clock is not one of before the clock was set
+// back. (The time set here is the latest that an honest one may have.)
+func TestAnOrphanSearchThatIsHeldUpKeepsWhatIsClaimedMeanwhile(t *testing.T) {
+	r := newRig(t)
+	id := r.append("r")
+	r.claimOne(id)
+	r.overtaken("hand_back_orphans", "mailboxes", func() error {
+		_, err := r.HandBackOrphans(t.Context(), r.me, nil)
+		return err
+	}, "update keyline.mailboxes set claimed_at = clock_timestamp() + interval '1 second'")
+	if got := r.mailbox(id); got != "claimed" {
+		t.Errorf("mailbox %q", got)
+	}
+}

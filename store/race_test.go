@@ -16,7 +16,7 @@ import (
 func TestAnAppendThatMeetsASettleIsNotLost(t *testing.T) {
 	r := newRig(t)
 	r.register(definition("one"))
-	for name, end := range map[string]func(*rig, pgx.Tx){"commits": (*rig).commitTx, "rolls back": (*rig).rollbackTx} {
+	for name, end := range map[string]func(*rig, pgx.Tx){"commits": (*rig).commit, "rolls back": (*rig).rollbackTx} {
 		t.Run(name, func(t *testing.T) {
 			r := r.sub(t)
 			id := r.append(name)

@@ -156,29 +156,10 @@ func TestARecoveryThatBeganBeforeAWorkerLeftKeepsWhatItsHandlersAreAt(t *testing
 	w := r.join("other")
 	id := r.append("r")
 	r.claims(w, 10)
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), r.named("lock table keyline.workers in access exclusive mode")); err != nil {
-		t.Fatal(err)
-	}
-	recovered := make(chan error, 1)
-	go func() {
+	r.overtaken("recover", "workers", func() error {
 		_, err := r.Recover(t.Context())
-		recovered <- err
-	}()
-	r.blocked("recover") // it has read the clock, and waits for the workers
-	if _, err := tx.Exec(t.Context(), r.named("update keyline.workers set status = 'left', ended_at = clock_timestamp() + lease where id = $1"), w); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := soon(r, recovered, "recovery"); err != nil {
-		t.Fatal(err)
-	}
+		return err
+	}, "update keyline.workers set status = 'left', ended_at = clock_timestamp() + lease where id = $1", w)
 	if got := r.mailbox(id); got != "claimed" {
 		t.Errorf("mailbox %q: its handlers still run, and another worker would begin", got)
 	}

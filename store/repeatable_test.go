@@ -48,7 +48,7 @@ func TestAtRepeatableReadAWorkersRowIsWaitedFor(t *testing.T) {
 			r.in(first, tc.first, r.me)
 			then := background(func() error { return tc.then(r) })
 			r.blocked(tc.waits)
-			r.commitTx(first)
+			r.commit(first)
 			if err := soon(r, then, "the second"); !errors.Is(err, tc.want) || (tc.want == nil && err != nil) {
 				t.Errorf("%v, want %v", err, tc.want)
 			}

@@ -33,7 +33,7 @@ func (r *rig) in(tx pgx.Tx, sql string, args ...any) {
 	}
 }
 
-func (r *rig) commitTx(tx pgx.Tx) {
+func (r *rig) commit(tx pgx.Tx) {
 	r.Helper()
 	if err := tx.Commit(r.Context()); err != nil {
 		r.Fatal(err)
@@ -75,7 +75,7 @@ func (r *rig) together(flushes ...core.Flush) []<-chan core.FlushResult {
 	for _, f := range flushes {
 		waits = append(waits, r.send(f, epoch))
 	}
-	r.commitTx(gate)
+	r.commit(gate)
 	soon(r, plugged, "the flush that held the committer up")
 	return waits
 }

@@ -24,13 +24,6 @@ func (r *rig) opened(key string) pgx.Tx {
 	return tx
 }
 
-func (r *rig) commit(tx pgx.Tx) {
-	r.Helper()
-	if err := tx.Commit(r.Context()); err != nil {
-		r.Fatal(err)
-	}
-}
-
 func TestASettleMeetsAnAppendAtEveryStep(t *testing.T) {
 	r := newRig(t)
 

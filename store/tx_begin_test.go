@@ -203,7 +203,7 @@ func TestALimitThatAHandlerLeavesEndsNoBookingTwice(t *testing.T) {
 				return get[bool](x.rig, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
 					and query ilike '%update keyline.checkpoints%' and clock_timestamp() > query_start + interval '100ms')`)
 			}, "the booking to wait for longer than the limit")
-			x.commitTx(gate)
+			x.commit(gate)
 			if out := <-booked; out.Err != nil || out.Booked == nil || x.effects() != 1 {
 				t.Errorf("again, behind a lock: %+v", out)
 			}

@@ -121,7 +121,7 @@ func TestAWorkerJoinsColdWhereItsSessionsCannotWarmUp(t *testing.T) {
 	r.in(tx, r.q("barrier")) // as a change of the registry that takes long
 	r.me = r.join("w")
 	r.SetWorker(r.me)
-	r.commitTx(tx)
+	r.commit(tx)
 	c := r.claimOne(record)
 	if got := r.flush1(core.Flush{Record: record, Token: c.Token, Head: 1, Cursor: 1, Then: core.Settle}); got.Status != core.FlushGone {
 		t.Errorf("%+v", got)
