@@ -2,10 +2,14 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // private are networks that are somebody's own, or nobody's: events are not sent there unless they are allowed. What the standard
@@ -66,17 +70,43 @@ func mayDial(address netip.Addr, allowed []netip.Prefix) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !slices.ContainsFunc(private, in)
 }
 
-// guard looks at each address that is about to be dialled, after the name was resolved: what a name meant when somebody looked is
-// no promise of what it means now.
-func guard(allowed []netip.Prefix) func(ctx context.Context, network, address string, _ syscall.RawConn) error {
-	return func(_ context.Context, _, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errAddress, err)
-		}
-		if !mayDial(at.Addr(), allowed) {
-			return errAddress
-		}
-		return nil
+// dialer dials what its guard lets through, which looks at each address after the name was resolved: what a name meant
+// when somebody looked is no promise of what it means now.
+type dialer struct {
+	net.Dialer
+
+	allowed []netip.Prefix
+}
+
+// letThrough is what a dial's context has its guard note whether it let any address through.
+type letThrough struct{}
+
+func newDialer(timeout time.Duration, allowed []netip.Prefix) *dialer {
+	d := &dialer{allowed: allowed}
+	d.Timeout, d.ControlContext = timeout, d.guard
+	return d
+}
+
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var passed atomic.Bool
+	conn, err := d.DialContext(context.WithValue(ctx, letThrough{}, &passed), network, address)
+	if passed.Load() && errors.Is(err, errAddress) {
+		// The error is that of the first address. Another may be dialled, and is down for now.
+		return nil, errDown
 	}
+	return conn, err
+}
+
+func (d *dialer) guard(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errAddress, err)
+	}
+	if !mayDial(at.Addr(), d.allowed) {
+		return errAddress
+	}
+	if passed, ok := ctx.Value(letThrough{}).(*atomic.Bool); ok {
+		passed.Store(true)
+	}
+	return nil
 }

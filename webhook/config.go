@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -49,7 +48,7 @@ type Config struct {
 	// Source is the CloudEvents attribute, a URI reference. Default "urn:keyline".
 	Source string
 	// Secrets are asked for each request; it is signed with each of them, so that a receiver can go from one to the next. nil: no
-	// signature, which Unsigned has to say.
+	// signature, which Unsigned has to say. Where they are asked and there is none, nothing is sent.
 	Secrets  Secrets
 	Unsigned bool
 	// Timeout is how long one request may take as a whole. Default 15 s.
@@ -67,6 +66,7 @@ type Config struct {
 type sender struct {
 	cfg    Config
 	client *http.Client
+	dialer *dialer
 	clock  clock.Clock
 }
 
@@ -130,12 +130,15 @@ func newSender(cfg Config) (*sender, error) {
 		return wrong("AllowAddresses", "holds what is no network")
 	}
 	s := &sender{cfg: cfg, clock: clock.Real()}
-	dialer := &net.Dialer{Timeout: cfg.Timeout, ControlContext: guard(cfg.AllowAddresses)}
+	s.dialer = newDialer(cfg.Timeout, cfg.AllowAddresses)
+	silence := min(cfg.Timeout, mostSilence)
 	s.client = &http.Client{
 		Transport: &http.Transport{
 			// No proxy: what is dialled is what is checked.
-			DialContext: dialer.DialContext, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
+			DialContext: s.dialer.dial, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
 			TLSHandshakeTimeout: cfg.Timeout, MaxResponseHeaderBytes: mostAnswer, DisableCompression: true,
+			// A request that is given up leaves its HTTP/2 connection as it is, dead or not.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -156,5 +159,8 @@ func own(name string) bool {
 		"transfer-encoding", "te", "trailer", "upgrade", "expect"}, name)
 }
 
-// errAddress is what the guard refuses with.
-var errAddress = errors.New("the address is private")
+// errAddress is what the guard refuses with; errDown stands for that where another address of the name was let through.
+var (
+	errAddress = errors.New("the address is private")
+	errDown    = errors.New("the address that may be dialled cannot be reached")
+)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/keylinehq/keyline"
 )
@@ -33,6 +34,9 @@ const (
 
 // bodyWait is how long the body of an answer is waited for.
 const bodyWait = time.Second
+
+// mostSilence is how long at most an HTTP/2 connection may be silent before it is asked for a sign of life, and how long that is waited for.
+const mostSilence = 5 * time.Second
 
 // mostPause bounds what an endpoint may ask for by Retry-After.
 const mostPause = time.Hour
@@ -66,6 +70,9 @@ func (s *sender) handle(ctx context.Context, d *keyline.Delivery) error {
 		return keyline.Permanent(failed(CodeTooLarge, "the body has %d bytes, %d are allowed", len(body), s.cfg.MaxBody))
 	}
 	// The endpoint's spans belong under the one that runs now; the event has that of its append.
+	if trace.SpanContextFromContext(ctx).IsValid() {
+		header.Del(keyline.HeaderTracestate) // of the other one
+	}
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(header))
 	header.Set("webhook-id", d.IdempotencyKey)
 	timestamp := strconv.FormatInt(s.clock.Now().Unix(), 10)
@@ -74,6 +81,9 @@ func (s *sender) handle(ctx context.Context, d *keyline.Delivery) error {
 		secrets, err := s.cfg.Secrets(ctx)
 		if err != nil {
 			return failed(CodeSecret, "no secret to sign with: %v", err)
+		}
+		if len(secrets) == 0 {
+			return failed(CodeSecret, "no secret to sign with: there is none")
 		}
 		header.Set("webhook-signature", signature(secrets, d.IdempotencyKey, timestamp, body))
 	}

@@ -243,7 +243,10 @@ func TestWhatCannotBeSentSaysWhy(t *testing.T) {
 	check(open(t, Config{URL: "http://127.0.0.1:1/?key=127.0.0.1"}).handle(t.Context(), delivery()), keyline.VerdictRetry, CodeUnreachable)
 	check(open(t, Config{URL: never, MaxBody: 10}).handle(t.Context(), delivery()), keyline.VerdictPermanent, CodeTooLarge)
 	check(open(t, Config{URL: never, AllowAddresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}).handle(t.Context(), delivery()), keyline.VerdictPermanent, CodeAddress)
-	check(open(t, Config{URL: never, Secrets: SecretsFromFile("missing")}).handle(t.Context(), delivery()), keyline.VerdictRetry, CodeSecret)
+	none := func(context.Context) ([][]byte, error) { return nil, nil }
+	for _, secrets := range []Secrets{SecretsFromFile("missing"), AllSecrets(), none} {
+		check(open(t, Config{URL: never, Secrets: secrets}).handle(t.Context(), delivery()), keyline.VerdictRetry, CodeSecret)
+	}
 	// A worker that stops is no failure of the endpoint.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -353,23 +356,85 @@ func TestTheSignatureIsThatOfStandardWebhooks(t *testing.T) {
 }
 
 // What the endpoint does belongs under the run that called it, and the event keeps the trace of its append.
+// names answers each question for an IPv4 address with these.
+func names(t *testing.T, answer ...[4]byte) *net.Resolver {
+	t.Helper()
+	var lc net.ListenConfig
+	conn, err := lc.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		b := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			end := 12 // after the header the name, and then type and class
+			for end < n && b[end] != 0 {
+				end += int(b[end]) + 1
+			}
+			out := append([]byte{b[0], b[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, b[12:end+5]...)
+			if b[end+2] == 1 {
+				out[7] = byte(len(answer))
+				for _, a := range answer {
+					out = append(append(out, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4), a[:]...)
+				}
+			}
+			_, _ = conn.WriteTo(out, from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+// One address that may not be dialled, and one that may and is down for now: that is no reason to give the event up.
+func TestANameOfWhichOneAddressMayBeDialledIsTriedAgain(t *testing.T) {
+	public, private := [4]byte{127, 0, 0, 1}, [4]byte{127, 0, 0, 9}
+	for name, tc := range map[string]struct {
+		answer  [][4]byte
+		verdict keyline.Verdict
+		code    string
+	}{
+		"the private one first": {[][4]byte{private, public}, keyline.VerdictRetry, CodeUnreachable},
+		"and last":              {[][4]byte{public, private}, keyline.VerdictRetry, CodeUnreachable},
+		"both private":          {[][4]byte{private, {127, 0, 0, 10}}, keyline.VerdictPermanent, CodeAddress},
+	} {
+		s := open(t, Config{URL: "http://hooks.example.test:1", AllowAddresses: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
+		s.dialer.Resolver = names(t, tc.answer...)
+		err := s.handle(t.Context(), delivery())
+		if v, _, _ := keyline.Judge(err); v != tc.verdict || keyline.ErrorCode(err) != tc.code {
+			t.Errorf("%s: %v %s: %v", name, v, keyline.ErrorCode(err), err)
+		}
+	}
+}
+
 func TestTheTraceGoesOn(t *testing.T) {
 	url, got := endpoint(t, status(http.StatusOK))
 	d := delivery()
 	const appended = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	d.Headers[keyline.HeaderTraceparent] = appended
+	d.Headers[keyline.HeaderTraceparent], d.Headers[keyline.HeaderTracestate] = appended, "vendor=appended"
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
 	s := open(t, Config{URL: url})
 	for _, tc := range []struct {
-		ctx  context.Context
-		want string
-	}{{t.Context(), appended}, {trace.ContextWithSpanContext(t.Context(), span), "00-01000000000000000000000000000000-0200000000000000-01"}} {
+		ctx         context.Context
+		want, state string
+	}{
+		{t.Context(), appended, "vendor=appended"},
+		{trace.ContextWithSpanContext(t.Context(), span), "00-01000000000000000000000000000000-0200000000000000-01", ""},
+	} {
 		if err := s.handle(tc.ctx, d); err != nil {
 			t.Fatal(err)
 		}
 		r := <-got
 		if v := r.header.Get("traceparent"); v != tc.want || !strings.Contains(r.body, `"traceparent":"`+appended+`"`) {
 			t.Errorf("traceparent %q, want %q: %s", v, tc.want, r.body)
+		}
+		if v := r.header.Get("tracestate"); v != tc.state {
+			t.Errorf("tracestate %q, want %q", v, tc.state)
 		}
 	}
 }

@@ -15,11 +15,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/clock"
+	"github.com/keylinehq/keyline/internal/testdb"
 )
 
 // wants holds a delivery's outcome to what it should be; "" is success.
@@ -186,4 +189,87 @@ func TestWhateverAnEndpointDoesToTheConnection(t *testing.T) {
 		})
 	}
 	wants(t, "no name", open(t, Config{URL: "http://a..b/"}).handle(t.Context(), delivery()), CodeName)
+}
+
+// abyss is a listener whose connections it can have swallow all that goes through them, unnoticed by either side.
+type abyss struct {
+	net.Listener
+
+	mu    sync.Mutex
+	conns []*sinking
+}
+
+func (a *abyss) Accept() (net.Conn, error) {
+	c, err := a.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	s := &sinking{Conn: c}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.conns = append(a.conns, s)
+	return s, nil
+}
+
+// swallow has the connections that there are swallow; it returns how many.
+func (a *abyss) swallow() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.conns {
+		c.sunk.Store(true)
+	}
+	return len(a.conns)
+}
+
+type sinking struct {
+	net.Conn
+
+	sunk atomic.Bool
+}
+
+func (s *sinking) Read(b []byte) (int, error) {
+	for {
+		if n, err := s.Conn.Read(b); err != nil || !s.sunk.Load() {
+			return n, err
+		}
+	}
+}
+
+func (s *sinking) Write(b []byte) (int, error) {
+	if s.sunk.Load() {
+		return len(b), nil
+	}
+	return s.Conn.Write(b)
+}
+
+// Promise: a connection that packets vanish in is given up soon, not when the kernel does.
+func TestAConnectionThatIsDeadIsNotUsedAgain(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		t.Run(fmt.Sprintf("HTTP/%d", version), func(t *testing.T) {
+			got := make(chan int, 100)
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.ProtoMajor }))
+			server.EnableHTTP2 = version == 2
+			sink := &abyss{Listener: server.Listener}
+			server.Listener = sink
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			s := open(t, Config{URL: server.URL, Timeout: 300 * time.Millisecond})
+			transport, _ := s.client.Transport.(*http.Transport)
+			transport.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
+			transport.TLSClientConfig.RootCAs.AddCert(server.Certificate())
+			testdb.Eventually(t, func() bool { return s.handle(t.Context(), delivery()) == nil }, "the endpoint to answer")
+			if v := <-got; v != version {
+				t.Fatalf("HTTP/%d was spoken", v)
+			}
+			if n := sink.swallow(); n == 0 {
+				t.Fatal("there is no connection")
+			}
+			for range 40 {
+				if s.handle(t.Context(), delivery()) == nil {
+					return
+				}
+			}
+			t.Error("40 tries in vain")
+		})
+	}
 }
