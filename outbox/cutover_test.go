@@ -261,9 +261,14 @@ func TestCutoverRefusesWhatWouldLoseOrderOrWriters(t *testing.T) {
 		r.exec(oldInsert, "7", n+1)
 	}
 	refused("3 rows of public.outbox wait, and the limit is 2", outbox.CutoverOptions{Limit: 2})
-	app := r.role()
+	app := r.role("app")
 	refused("these roles could not insert into public.outbox any more: "+app, outbox.CutoverOptions{})
 	r.exec(`grant usage on schema keyline to ` + app + `; grant execute on all functions in schema keyline to ` + app)
+	// Who may insert some columns, and who is taken on by others, or owns the function that they call.
+	some, group := r.role("some"), r.role("group")
+	r.exec(`revoke insert on outbox from ` + some + `; grant insert (event_type, payload) on outbox to ` + some + `; alter role ` + group + ` nologin`)
+	refused("these roles could not insert into public.outbox any more: "+group+", "+some, outbox.CutoverOptions{})
+	r.exec(`grant usage on schema keyline to ` + some + `, ` + group + `; grant execute on all functions in schema keyline to ` + some + `, ` + group)
 	r.exec(`alter table outbox disable trigger zz_keyline_1_fill`)
 	refused("triggers of public.outbox are disabled: zz_keyline_1_fill", outbox.CutoverOptions{})
 	r.exec(`alter table outbox enable trigger zz_keyline_1_fill`)
@@ -313,7 +318,7 @@ func TestARecordThatIsNamedAfterANumberedRowIsNamedSoAgain(t *testing.T) {
 // The writer needs no more than a producer has.
 func TestForwardingTakesNoMoreThanAProducersRights(t *testing.T) {
 	r := prepared(t)
-	app := r.role()
+	app := r.role("app")
 	producer := func() {
 		r.exec(`grant usage on schema keyline to ` + app + `; grant execute on function keyline.append to ` + app)
 	}
@@ -351,12 +356,38 @@ func TestWhatWasForwardedNeitherChangesNorWaitsAgain(t *testing.T) {
 		wantState(t, err, "55000")
 	}
 	r.exec(`update outbox set attempts = 3, processed_at = now()`)
-	r.exec(`delete from outbox`)
+	wantList(t, "stream", r.stream("activity:7"), "1", "2")
+	// A row that is put back would be done from the start, as a duplicate that nobody delivers.
+	r.exec(`create table archive as select * from outbox; delete from outbox`)
+	_, err := r.conn().Exec(r.Context(), `insert into outbox (id, created_at, event_type, payload) overriding system value select id, created_at, event_type, payload from archive`)
+	wantState(t, err, "55000")
+	r.exec(`insert into outbox overriding system value select * from archive`) // as what it is
 	wantList(t, "stream", r.stream("activity:7"), "1", "2")
 	// Ids that begin anew are other events, since the time is part of the idempotency key.
 	r.exec(`truncate outbox restart identity`)
 	r.exec(oldInsert, "7", 3)
 	wantList(t, "stream", r.stream("activity:7"), "1", "2", "3")
+}
+
+// Ids that begin anew and have no time of their own are taken for those of before: the writer hears of it.
+func TestAnIdThatIsUsedAgainWithoutATimeIsRefused(t *testing.T) {
+	for name, created := range map[string]string{"the id": "id", "a date": "day"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, `create table outbox (id bigint generated always as identity primary key, day date not null default current_date,
+				event_type text not null, payload jsonb, processed_at timestamptz)`)
+			r.prepare(settings(func(s *outbox.Settings) { s.Created, s.OccurredAt = created, "now()" }), true)
+			r.cutover()
+			r.exec(oldInsert, "1", 1)
+			for again, state := range map[int]string{1: "55000", 2: "KL002"} { // the same event, and another
+				r.exec(`truncate outbox restart identity`)
+				_, err := r.conn().Exec(r.Context(), oldInsert, "1", again)
+				wantState(t, err, state)
+			}
+			r.exec(`alter sequence outbox_id_seq restart with 100`)
+			r.exec(oldInsert, "1", 3)
+			wantList(t, "stream", r.stream("activity:1"), "1", "3")
+		})
+	}
 }
 
 func TestThereAndBackAndThereAgain(t *testing.T) {

@@ -42,7 +42,8 @@
 // delivered all while W is held: what is inserted then goes to the old drainer, and nothing of it is in Keyline's hands.
 //
 // Repetition: an event's idempotency key is made of table, id and created. A row that somebody makes wait again, after the way back, is found to be there at
-// the next cut-over. An id that is used again (truncate … restart identity) comes with another time, and is another event. While Keyline drains,
+// the next cut-over. An id that is used again (truncate … restart identity) comes with another time, and is another event; where created is
+// no time, or a date, or a row is put back as it was, the insert is refused: it would be done and not delivered. While Keyline drains,
 // an update can neither make a row wait again nor change what was forwarded: both would be lost, and are refused.
 //
 // # What it does not do

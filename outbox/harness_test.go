@@ -68,9 +68,9 @@ func prepared(t *testing.T) *rig {
 }
 
 // role is a login that may insert into the outbox, and nothing else. Roles belong to the whole server.
-func (r *rig) role() string {
+func (r *rig) role(part string) string {
 	r.Helper()
-	name := "app_" + r.db.Name
+	name := part + "_" + r.db.Name
 	r.exec(`create role ` + name + ` login; grant usage on schema public to ` + name + `; grant insert on outbox to ` + name)
 	r.Cleanup(func() { // before the pool's, which belongs to the database
 		_, err := r.db.Pool().Exec(context.WithoutCancel(r.Context()), `drop owned by `+name+`; drop role `+name)

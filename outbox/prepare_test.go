@@ -15,7 +15,7 @@ func TestProbeReadsThePhysicalTableAndChangesNothing(t *testing.T) {
 	r := newRig(t, typical)
 	r.exec(oldInsert, "7", 1)
 	r.exec(`insert into outbox (event_type, payload) values ('activity.noted', '{}'), (' ', '{"activity_id": 1}'), ('huge', jsonb_build_object('x', repeat('x', 2 << 20)))`)
-	app := r.role()
+	app := r.role("app")
 	before := r.text(`select string_agg(a.attname, ',' order by a.attnum) from pg_attribute a where a.attrelid = 'outbox'::regclass and a.attnum > 0`)
 	p, err := r.open("outbox").Probe(r.Context(), settings())
 	if err != nil {

@@ -119,7 +119,9 @@ begin
   if {{.Fn "pending"}}(new) then
     raise exception 'row % of % waits although it was marked done', new.{{.ID}}, {{.TableLiteral}} using errcode = '55000';
   end if;
-  perform {{.Append "e"}};
+  if (select a.duplicate from {{.Append "e"}} as a) then
+    raise exception 'row % of % was handed to Keyline before, and would be done without being delivered again', new.{{.ID}}, {{.TableLiteral}} using errcode = '55000';
+  end if;
   return null;
 end
 $keyline$;
