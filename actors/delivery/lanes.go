@@ -32,6 +32,11 @@ func (m *Machine) set(l *lane, c *core.Consumer, loaded *core.Loaded) {
 	}
 	l.redeliverTo = max(l.cp.RedeliverTo, 0)
 	l.untold = l.cp.RedeliverTo == core.RedeliverUnknown
+	if l.cp.Attempt > 0 {
+		// What failed may have been a batch. Were those behind its first one again, each healthy event before the
+		// one that is to blame would cost a failure and a backoff.
+		l.singleUntil = l.redeliverTo
+	}
 	switch {
 	case !l.untold && !m.unclean:
 	case c.Hosted:

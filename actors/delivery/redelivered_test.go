@@ -57,6 +57,28 @@ func TestLaterEventsOfAFailedBatchAreRememberedAcrossClaims(t *testing.T) {
 	}
 }
 
+// Else each healthy event before the one that is to blame costs a failure and a backoff.
+func TestEventsOfAFailedBatchComeOneAtATimeAcrossClaims(t *testing.T) {
+	reg := registry(consumer(1, func(c *core.Consumer) { c.BatchSize, c.Window = 3, 3 }))
+	s := start(t, reg, loaded(4, 0))
+	s.end(s.begins(1, 1, false), errHandler)          // 1, 2 and 3
+	for healthy := int64(1); healthy < 3; healthy++ { // 1 is not to blame, and then 2 is, for a while
+		s = again(t, reg, s.flush(core.HandBack), 4)
+		one := func(seq int64) core.Work {
+			w := s.begins(1, seq, true)
+			if len(w.Events) != 1 {
+				t.Fatalf("%d events from %d on", len(w.Events), seq)
+			}
+			return w
+		}
+		s.end(one(healthy), nil)
+		s.end(one(healthy+1), errHandler)
+	}
+	s = again(t, reg, s.flush(core.HandBack), 4)
+	s.end(s.begins(1, 3, true), nil)
+	s.begins(1, 4, false)
+}
+
 func TestASnoozedHeadThatWasRetriedIsRememberedAcrossClaims(t *testing.T) {
 	reg := registry(consumer(1))
 	s := start(t, reg, loaded(1, 0))
