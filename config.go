@@ -57,7 +57,8 @@ type Config struct {
 	ClaimBatch int
 	// MaxRecords is the most records that are claimed at a time. Default 3,000.
 	MaxRecords int
-	// MaxInFlight is the most handlers that run at a time. Default 256.
+	// MaxInFlight is the most handlers that run at a time. Default 256. Of HandleTx no more run than there are connections for
+	// it: the MaxConns of the pool that the worker was made with, but at least four.
 	MaxInFlight int
 	// MaxInFlightPerConsumer is the most handlers of one consumer that run at a
 	// time, where the consumer does not say. Default 64.

@@ -245,7 +245,7 @@ func (w *Worker) supervision(p *parts, run *runner) supervisor.Config {
 	return supervisor.Config{
 		Deliveries: p.store, Leases: p.store, Wakes: wakes{p}, Runner: run,
 		Worker:    core.Worker{Name: cfg.Name, Host: hostName(), PID: os.Getpid(), Lease: cfg.Lease, Consumers: names},
-		Consumers: limits, MaxResident: cfg.MaxRecords, MaxBatch: cfg.ClaimBatch, MaxInFlight: cfg.MaxInFlight,
+		Consumers: limits, MaxResident: cfg.MaxRecords, MaxBatch: cfg.ClaimBatch, MaxInFlight: cfg.MaxInFlight, MaxInTx: p.store.TxConns(),
 		Lease: cfg.Lease, StaleGrace: cfg.StaleThreshold, Grace: cfg.ShutdownGrace, FlushDelay: cfg.FlushDelay, CrashBudget: cfg.CrashBudget, LoadLimit: ahead,
 		Joined: p.store.SetWorker, Fenced: p.store.Fenced, Clock: p.store.Clock(), Log: cfg.Logger,
 	}

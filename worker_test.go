@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
@@ -65,10 +66,15 @@ func (s *seen) wait(t *testing.T, n int) {
 
 func startWorker(t *testing.T, db *testdb.DB, cfg keyline.Config, consumers ...keyline.Consumer) *keyline.Worker {
 	t.Helper()
+	return startWorkerOn(t, db.Pool(), cfg, consumers...)
+}
+
+func startWorkerOn(t *testing.T, pool *pgxpool.Pool, cfg keyline.Config, consumers ...keyline.Consumer) *keyline.Worker {
+	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	w, err := keyline.NewWorker(db.Pool(), cfg, consumers...)
+	w, err := keyline.NewWorker(pool, cfg, consumers...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,6 +165,9 @@ func (s *Store) openPools(ctx context.Context, base *pgxpool.Config) error {
 	return nil
 }
 
+// TxConns is how many HandleTx transactions can be open at once: no more than that have a connection.
+func (s *Store) TxConns() int { return int(s.tx.Config().MaxConns) }
+
 func (s *Store) check(ctx context.Context) error {
 	conn, err := s.lease.Acquire(ctx)
 	if err != nil {

@@ -47,6 +47,8 @@ type Config struct {
 	MaxBatch int
 	// MaxInFlight is how many handlers may run at once. Default: 256.
 	MaxInFlight int
+	// MaxInTx is how many of them may run in a transaction: as many as there are connections for it. Default: MaxInFlight.
+	MaxInTx int
 	// Lease is how long this worker's silence is believed. Default: 15 s.
 	Lease time.Duration
 	// Renew is how often the lease is renewed. Default: a third of Lease.
@@ -100,6 +102,7 @@ func (c *Config) setDefaults() {
 	number(&c.MaxResident, defaultMaxResident)
 	number(&c.MaxBatch, defaultMaxBatch)
 	number(&c.MaxInFlight, defaultInFlight)
+	number(&c.MaxInTx, c.MaxInFlight)
 	number(&c.LoadLimit, DefaultLoadLimit)
 	span(&c.Lease, defaultLease)
 	span(&c.Renew, c.Lease/3)
@@ -148,6 +151,7 @@ func (c *Config) validate() error {
 	check("MaxResident", c.MaxResident > 0, "must be positive")
 	check("MaxBatch", c.MaxBatch > 0, "must be positive")
 	check("MaxInFlight", c.MaxInFlight > 0, "must be positive")
+	check("MaxInTx", c.MaxInTx > 0, "must be positive")
 	check("LoadLimit", c.LoadLimit > 0, "must be positive")
 	check("Lease", c.Lease > 0, "must be positive")
 	check("Renew", c.Renew > 0 && c.Renew <= c.Lease/2, "must be positive and at most half of Lease")

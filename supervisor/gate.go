@@ -17,19 +17,24 @@ type Limits struct {
 	Breaker     keylinetype.Breaker
 }
 
-// gate admits handlers: at most max at once, and at most MaxInFlight of each
-// consumer. Those that must wait are queued per consumer, first in, first out,
+// gate admits handlers: at most max at once, at most maxTx that run in a transaction, and at most
+// MaxInFlight of each consumer. Those that must wait are queued per consumer, first in, first out,
 // and consumers take turns, so that a slow one's long queue holds up nobody else.
+//
+// Who waits for a connection has to wait here: let in, it would take a place from those that need none, and begin
+// whatever has been said of its consumer meanwhile.
 type gate struct {
 	clock  clock.Clock
 	limits map[string]Limits
 	max    int
+	maxTx  int
 
 	begin  func(*actors.Ticket)
 	refuse func(*actors.Ticket, time.Time)
 
 	mu       sync.Mutex
 	inFlight int
+	inTx     int // of these
 	queued   int
 	lanes    map[int32]*lane
 	turns    []*lane // the order of turns
@@ -40,6 +45,7 @@ type gate struct {
 type lane struct {
 	id       int32
 	name     string
+	tx       bool
 	max      int
 	inFlight int
 	queue    actors.Queue
@@ -53,8 +59,8 @@ type lane struct {
 	completed, failed, refused int64
 }
 
-func newGate(c clock.Clock, maxInFlight int, limits map[string]Limits) *gate {
-	return &gate{clock: c, max: maxInFlight, limits: limits, lanes: map[int32]*lane{},
+func newGate(c clock.Clock, maxInFlight, maxTx int, limits map[string]Limits) *gate {
+	return &gate{clock: c, max: maxInFlight, maxTx: maxTx, limits: limits, lanes: map[int32]*lane{},
 		begin: (*actors.Ticket).Begin, refuse: (*actors.Ticket).Refuse}
 }
 
@@ -67,7 +73,7 @@ func (g *gate) lane(c *core.Consumer) *lane {
 	if limits.MaxInFlight <= 0 {
 		limits.MaxInFlight = defaultMaxInFlight
 	}
-	l := &lane{id: c.ID, name: c.Name, max: limits.MaxInFlight, breaker: newBreaker(limits.Breaker)}
+	l := &lane{id: c.ID, name: c.Name, tx: c.Transactional, max: limits.MaxInFlight, breaker: newBreaker(limits.Breaker)}
 	g.lanes[c.ID] = l
 	g.turns = append(g.turns, l)
 	return l
@@ -88,9 +94,8 @@ func (g *gate) Admit(t *actors.Ticket) actors.Admission {
 			l.probe = t
 		}
 	}
-	if g.inFlight < g.max && l.inFlight < l.max && l.queue.Len() == 0 {
-		g.inFlight++
-		l.inFlight++
+	if g.inFlight < g.max && l.queue.Len() == 0 && g.hasRoom(l) {
+		g.enter(l)
 		return actors.Admission{Verdict: actors.Admitted}
 	}
 	if l.queue.Len() == 0 {
@@ -99,6 +104,27 @@ func (g *gate) Admit(t *actors.Ticket) actors.Admission {
 	l.queue.Push(t)
 	g.queued++
 	return actors.Admission{Verdict: actors.Queued}
+}
+
+// hasRoom says whether what limits this consumer lets one more run.
+func (g *gate) hasRoom(l *lane) bool {
+	return l.inFlight < l.max && (!l.tx || g.inTx < g.maxTx)
+}
+
+func (g *gate) enter(l *lane) {
+	g.inFlight++
+	l.inFlight++
+	if l.tx {
+		g.inTx++
+	}
+}
+
+func (g *gate) leave(l *lane) {
+	g.inFlight--
+	l.inFlight--
+	if l.tx {
+		g.inTx--
+	}
 }
 
 // Withdraw implements actors.Gate.
@@ -127,8 +153,7 @@ func (g *gate) Release(t *actors.Ticket, r actors.Result) (tripped bool) {
 	var next [4]*actors.Ticket
 	g.mu.Lock()
 	l := g.lane(t.Work.Consumer)
-	g.inFlight--
-	l.inFlight--
+	g.leave(l)
 	l.done++
 	if r == actors.Nothing {
 		g.endProbe(l, t)
@@ -161,15 +186,14 @@ func (g *gate) dispatch(started []*actors.Ticket) []*actors.Ticket {
 	for passed := 0; g.queued > 0 && g.inFlight < g.max && passed < len(g.turns); {
 		l := g.turns[g.turn%len(g.turns)]
 		g.turn = (g.turn + 1) % len(g.turns)
-		if l.queue.Len() == 0 || l.inFlight >= l.max || l.breaker.over && l.breaker.held(g.clock.Mono()) {
+		if l.queue.Len() == 0 || !g.hasRoom(l) || l.breaker.over && l.breaker.held(g.clock.Mono()) {
 			passed++
 			continue
 		}
 		passed = 0
 		started = append(started, l.queue.Pop())
 		g.queued--
-		g.inFlight++
-		l.inFlight++
+		g.enter(l)
 	}
 	return started
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +24,12 @@ type gateTest struct {
 }
 
 func newGateTest(most int, limits map[string]Limits) *gateTest {
+	return newGateTestTx(most, most, limits)
+}
+
+func newGateTestTx(most, mostTx int, limits map[string]Limits) *gateTest {
 	c := clock.NewFake(time.Unix(1000, 0))
-	g := &gateTest{gate: newGate(c, most, limits), clock: c, consumers: map[string]*core.Consumer{}, refused: map[*actors.Ticket]time.Time{}}
+	g := &gateTest{gate: newGate(c, most, mostTx, limits), clock: c, consumers: map[string]*core.Consumer{}, refused: map[*actors.Ticket]time.Time{}}
 	g.begin = func(t *actors.Ticket) { g.begun = append(g.begun, t) }
 	g.refuse = func(t *actors.Ticket, until time.Time) { g.refused[t] = until }
 	return g
@@ -33,7 +38,7 @@ func newGateTest(most int, limits map[string]Limits) *gateTest {
 func (g *gateTest) ask(consumer string) (*actors.Ticket, actors.Verdict) {
 	c := g.consumers[consumer]
 	if c == nil {
-		c = &core.Consumer{ID: int32(len(g.consumers) + 1), Name: consumer}
+		c = &core.Consumer{ID: int32(len(g.consumers) + 1), Name: consumer, Transactional: strings.HasPrefix(consumer, "tx")}
 		g.consumers[consumer] = c
 	}
 	t := &actors.Ticket{Work: &core.Work{Consumer: c}}
@@ -199,17 +204,44 @@ func TestGateShedsQueuesThatDoNotMove(t *testing.T) {
 	}
 }
 
+// Those that need a connection wait for one in their queues, where others pass them by and they can be taken back.
+func TestGateKeepsThoseThatWouldWaitForAConnectionOut(t *testing.T) {
+	g := newGateTestTx(10, 2, nil)
+	first, _ := g.ask("tx1")
+	if _, v := g.ask("tx1"); v != actors.Admitted {
+		t.Fatal("there are two connections")
+	}
+	waits, v := g.ask("tx1")
+	if v != actors.Queued {
+		t.Fatalf("a third is let in: %v", v)
+	}
+	if _, v := g.ask("tx2"); v != actors.Queued {
+		t.Fatalf("another consumer's is let in: %v", v)
+	}
+	if _, v := g.ask("plain"); v != actors.Admitted {
+		t.Fatalf("one that needs no connection waits: %v", v)
+	}
+	if !g.Withdraw(waits) {
+		t.Fatal("it cannot be taken back")
+	}
+	g.Release(first, actors.Succeeded)
+	if names := g.names(); !slices.Equal(names, []string{"tx2"}) {
+		t.Fatalf("begun: %v", names)
+	}
+}
+
 // Whatever comes: never more in flight than the limits, nobody waits while
 // there is a place, every ticket is somewhere.
 func TestGateNeverExceedsItsLimitsNorLosesATicket(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		names := []string{"a", "b", "c"}
+		names := []string{"a", "tx b", "tx c"}
 		limits := map[string]Limits{}
 		for _, n := range names {
 			limits[n] = Limits{MaxInFlight: rapid.IntRange(1, 4).Draw(t, "limit"), Breaker: keylinetype.Breaker{MinRuns: 3, CoolDown: time.Second}}
 		}
 		most := rapid.IntRange(1, 6).Draw(t, "most")
-		g := newGateTest(most, limits)
+		mostTx := rapid.IntRange(1, most).Draw(t, "most in a transaction")
+		g := newGateTestTx(most, mostTx, limits)
 		inFlight, queued := map[*actors.Ticket]bool{}, map[*actors.Ticket]bool{}
 		pick := func(set map[*actors.Ticket]bool) *actors.Ticket {
 			var list []*actors.Ticket
@@ -261,18 +293,24 @@ func TestGateNeverExceedsItsLimitsNorLosesATicket(t *testing.T) {
 				delete(queued, tk)
 			}
 			g.begun, g.refused = nil, map[*actors.Ticket]time.Time{}
-			perConsumer := map[string]int{}
+			perConsumer, inTx := map[string]int{}, 0
 			for tk := range inFlight {
 				perConsumer[tk.Work.Consumer.Name]++
+				if tk.Work.Consumer.Transactional {
+					inTx++
+				}
 			}
 			if len(inFlight) > most {
 				t.Fatalf("%d in flight, at most %d", len(inFlight), most)
+			}
+			if inTx > mostTx {
+				t.Fatalf("%d in a transaction, at most %d", inTx, mostTx)
 			}
 			for _, h := range g.health() {
 				if h.InFlight != perConsumer[h.Name] || h.InFlight > limits[h.Name].MaxInFlight {
 					t.Fatalf("%+v, in flight %d", h, perConsumer[h.Name])
 				}
-				if h.Queued > 0 && h.InFlight < limits[h.Name].MaxInFlight && len(inFlight) < most {
+				if h.Queued > 0 && h.InFlight < limits[h.Name].MaxInFlight && len(inFlight) < most && (h.Name == "a" || inTx < mostTx) {
 					t.Fatalf("%+v waits while there is a place", h)
 				}
 			}

@@ -110,7 +110,7 @@ func New(cfg Config) (*Supervisor, error) {
 		return nil, err
 	}
 	s := &Supervisor{
-		cfg: cfg, gate: newGate(cfg.Clock, cfg.MaxInFlight, cfg.Consumers), table: newTable(),
+		cfg: cfg, gate: newGate(cfg.Clock, cfg.MaxInFlight, cfg.MaxInTx, cfg.Consumers), table: newTable(),
 		due: newDueTimes(), wakes: newWakeSlot(), timers: newTimers(cfg.Clock),
 		health: newHealth(cfg.Clock), joined: make(chan struct{}), rejoined: make(chan struct{}, 1),
 		fenceReq: make(chan fencing, 1), orphans: make(chan struct{}, 1), more: make(chan struct{}, 1), rootGone: make(chan struct{}),
