@@ -13,8 +13,7 @@ import (
 type databaseClock struct {
 	clock.Clock
 	reading atomic.Pointer[reading]
-	// setBack: times in the database may lie in the future by mistake. True at
-	// first, for nobody has seen what happened before.
+	// setBack: times in the database may lie in the future by mistake, since its clock was set back.
 	setBack atomic.Bool
 }
 
@@ -40,7 +39,7 @@ func (c *databaseClock) Now() time.Time {
 //
 // Where it shows an earlier time than was to be expected, the database's clock has been set back.
 func (c *databaseClock) read(database time.Time, before, after time.Duration) {
-	if last := c.reading.Load(); last == nil || last.database.Add(before-last.mono).Sub(database) > stepSlack {
+	if last := c.reading.Load(); last != nil && last.database.Add(before-last.mono).Sub(database) > stepSlack {
 		c.setBack.Store(true)
 	}
 	c.reading.Store(&reading{database: database, mono: before + (after-before)/2})

@@ -217,7 +217,9 @@ func (r *rig) frugalSteps(consumer int32) {
 	r.frugal(tx, "still_mine", 1, id, r.me, token)
 	r.frugal(tx, "command_outcome", 1, int64(1))
 	r.frugal(tx, "find_record", 1, "", "r1")
-	r.frugal(tx, "due_after_step", 4*sweepChunk, int64(0), sweepChunk)
+	for _, seen := range []bool{true, false} {
+		r.frugal(tx, "due_after_step", 4*sweepChunk, int64(0), sweepChunk, seen)
+	}
 	for _, sweep := range []string{"wake", "backfill", "clear"} {
 		r.in(tx, "update keyline.consumers set sweep = $2, sweep_record = 0 where id = $1", consumer, sweep)
 		r.frugal(tx, "sweep", 8*sweepChunk, sweepChunk, []int32{})

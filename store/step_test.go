@@ -42,6 +42,34 @@ func TestWorkThatWasDueBeforeTheClockSteppedBackDoesNotWait(t *testing.T) {
 	}
 }
 
+// Whoever comes after a step looks for its traces. A pause that leaves none in the database, such as an open breaker's, is none.
+func TestAtItsStartAWorkerTakesNobodysPauseForAStepOfTheClock(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("c"))
+	r.sweepAll()
+	paused, ahead := r.append("paused"), r.append("ahead")
+	stage := func() {
+		r.exec("update keyline.mailboxes set due_at = clock_timestamp() + interval '50 minutes'")
+		r.unlooked.Store(true)
+		r.sweepAll()
+	}
+	stage()
+	if r.mailbox(paused) != "later" || r.mailbox(ahead) != "later" {
+		t.Errorf("no step: %q and %q", r.mailbox(paused), r.mailbox(ahead))
+	}
+	r.exec("alter table keyline.events disable trigger user")
+	r.exec("update keyline.events set created_at = created_at + interval '1 hour' where record_id = $1", ahead)
+	stage()
+	if r.mailbox(paused) != "later" || r.mailbox(ahead) != "due" {
+		t.Errorf("an event from a time to come: %q and %q", r.mailbox(paused), r.mailbox(ahead))
+	}
+	r.exec("update keyline.workers set beat_at = clock_timestamp() + interval '1 hour'")
+	stage()
+	if r.mailbox(paused) != "due" {
+		t.Errorf("a beat from a time to come: %q", r.mailbox(paused))
+	}
+}
+
 // The look at everything that a step asks for, which is also made at a start, is made in
 // pieces, with pauses: whatever else a worker has to do comes in between.
 func TestTheLookAtAllThatIsNotDueIsMadeInPieces(t *testing.T) {

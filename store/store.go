@@ -88,6 +88,7 @@ type Store struct {
 	unserved chan error // one, once it is known
 
 	sweepAsked chan struct{}
+	unlooked   atomic.Bool // nobody has looked yet whether the clock was set back before this store was opened
 	epoch      atomic.Int64 // of the registry that was last read
 	hosts      atomic.Pointer[hosts]
 	defined    atomic.Pointer[[]Definition] // what was registered last
@@ -105,6 +106,7 @@ type Store struct {
 // Open connects a Store. It checks that the schema serves this binary.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s := &Store{schema: cfg.Schema, sweepAsked: make(chan struct{}, 1), unserved: make(chan error, 1), instance: uuid.New(), rand: clock.NewRand(clock.RandomSeed()), log: cfg.Logger, local: cfg.Local}
+	s.unlooked.Store(true)
 	if s.schema == "" {
 		s.schema = migrations.DefaultSchema
 	}

@@ -32,7 +32,7 @@ func (s *Store) Sweep(ctx context.Context) (more bool, err error) {
 	var w dueWalk
 	for done := false; !done; {
 		if done, err = w.step(ctx, s); err != nil {
-			s.clock.setBack.Store(true)
+			w.giveUp(s)
 			return false, err
 		}
 	}
@@ -126,24 +126,29 @@ func (s *Store) Sweeping(ctx context.Context) (is bool, err error) {
 
 // dueWalk makes work due that waits only because the database's clock was set back
 // after it was appended. Backoffs end later by the step, at most.
+//
+// What happened before a worker came nobody may have seen: it looks once, for what bears a time to come itself. A time
+// that is due for no reason that the database has may be somebody's pause, such as an open breaker's.
 type dueWalk struct {
 	walking bool
+	seen    bool  // the clock was seen to step
 	from    int64 // the last record that was looked at, while walking
 }
 
 // step does one chunk, if there is a reason to walk; done: there is none, or no more.
 func (w *dueWalk) step(ctx context.Context, s *Store) (done bool, err error) {
 	if !w.walking {
-		if !s.clock.setBack.Swap(false) { // before looking: a step that comes meanwhile sets it again
+		seen := s.clock.setBack.Swap(false) // before looking: a step that comes meanwhile sets it again
+		if !s.unlooked.Swap(false) && !seen {
 			return true, nil
 		}
-		*w = dueWalk{walking: true}
+		*w = dueWalk{walking: true, seen: seen}
 	}
 	var last *int64
 	var made int
 	var quiet bool
 	err = s.pinned(ctx, s.hot, "begin isolation level read committed", func(b *pgx.Batch) {
-		b.Queue(s.q("due_after_step"), w.from, sweepChunk).QueryRow(func(row pgx.Row) error { return row.Scan(&last, &made, &quiet) })
+		b.Queue(s.q("due_after_step"), w.from, sweepChunk, w.seen).QueryRow(func(row pgx.Row) error { return row.Scan(&last, &made, &quiet) })
 	})
 	if err != nil {
 		return false, translate("make work due after a step of the clock", err)
@@ -157,6 +162,15 @@ func (w *dueWalk) step(ctx context.Context, s *Store) (done bool, err error) {
 	}
 	w.from = *last
 	return false, nil
+}
+
+// giveUp leaves the reason to walk to the next one.
+func (w *dueWalk) giveUp(s *Store) {
+	if w.seen {
+		s.clock.setBack.Store(true)
+	} else {
+		s.unlooked.Store(true)
+	}
 }
 
 // errNotBackfilled ends an activation that another worker or an operator has overtaken.

@@ -1,5 +1,6 @@
 -- Makes immediate work due whose time a backward step of the clock has put into the future: what no
--- backoff and no dead letter's retry explains. One chunk: records above $1, at most $2.
+-- backoff and no dead letter's retry explains. One chunk: records above $1, at most $2. Where nobody has seen the step
+-- ($3), only if something else bears a time to come: a worker's beat, or the record's newest event.
 -- Answers the last record that was looked at; null: there is none.
 with later as materialized (
   select m.record_id, m.due_at from {{.schema}}.mailboxes m
@@ -18,7 +19,10 @@ with later as materialized (
     where not exists (select from {{.schema}}.checkpoints c
         where c.record_id between l.record_id and l.record_id and c.next_attempt_at >= l.due_at order by c.record_id, c.consumer_id offset 0)
       and not exists (select from {{.schema}}.dead_letters d
-        where d.record_id between l.record_id and l.record_id and d.status = 'retrying' and d.due_at >= l.due_at order by d.record_id offset 0)))
+        where d.record_id between l.record_id and l.record_id and d.status = 'retrying' and d.due_at >= l.due_at order by d.record_id offset 0)
+      and ($3 or exists (select from {{.schema}}.workers w where w.beat_at > clock_timestamp() + interval '1 second')
+        or (select e.created_at from {{.schema}}.events e where e.record_id between l.record_id and l.record_id
+          order by e.record_id desc, e.seq desc limit 1) > clock_timestamp() + interval '1 second')))
     and coalesce(m.claimed_by, 0) = 0 and m.due_at > clock_timestamp()
   returning m.record_id
 )
