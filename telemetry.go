@@ -2,7 +2,7 @@ package keyline
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -39,6 +39,7 @@ func orGlobalMeters(p metric.MeterProvider) metric.MeterProvider {
 // processTelemetry makes the process spans and the metrics of deliveries.
 type processTelemetry struct {
 	clock    clock.Clock
+	log      *slog.Logger
 	tracer   trace.Tracer
 	silent   bool // no spans: the provider makes none
 	duration metric.Float64Histogram
@@ -49,7 +50,7 @@ type processTelemetry struct {
 func newProcessTelemetry(cfg Config, c clock.Clock) (*processTelemetry, error) {
 	tracers := orGlobalTracers(cfg.TracerProvider)
 	_, silent := tracers.(noop.TracerProvider)
-	t := &processTelemetry{clock: c, tracer: tracers.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), silent: silent}
+	t := &processTelemetry{clock: c, log: cfg.Logger, tracer: tracers.Tracer(instrumentation, trace.WithSchemaURL(semconv.SchemaURL)), silent: silent}
 	meter := orGlobalMeters(cfg.MeterProvider).Meter(instrumentation)
 	var err error
 	if t.duration, err = meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(seconds...),
@@ -111,8 +112,9 @@ type processing struct {
 // start begins a delivery's span. The first attempt is a child of the append
 // and linked to it; a retry, a replay, a catch-up or a batch is a new root with links, or
 // one trace would grow without end.
-func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (context.Context, processing) {
-	p := processing{t: t, c: c, n: int64(len(batch))}
+func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *core.Work, batch []*Delivery) (in context.Context, p processing) {
+	in, p = ctx, processing{t: t, c: c, n: int64(len(batch))}
+	defer t.harmless()
 	// When a retry or a catch-up begins says nothing of how soon events are delivered, nor does the end of a snooze,
 	// which leaves an attempt uncounted.
 	if first := batch[0]; first.Attempt == 1 && first.Mode == Live && w.Checkpoint.State != core.Backoff && t.lag.Enabled(ctx) {
@@ -122,12 +124,20 @@ func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *c
 		p.begun = t.clock.Mono()
 	}
 	if !t.silent {
-		ctx, p.span = t.span(ctx, c, w, batch)
+		in, p.span = t.span(ctx, c, w, batch)
 	}
-	return ctx, p
+	return in, p
+}
+
+// harmless ends a panic of a tracer or a meter: what they do is no outcome of a delivery, whose handler may have committed.
+func (t *processTelemetry) harmless() {
+	if r := recover(); r != nil {
+		t.log.Error("keyline: telemetry panicked", "panic", r)
+	}
 }
 
 func (p *processing) end(ctx context.Context, out *core.Outcome) {
+	defer p.t.harmless()
 	if p.span == nil && !p.timed && !p.t.messages.Enabled(ctx) {
 		return
 	}
@@ -194,7 +204,7 @@ func appendedIn(headers map[string]string) trace.SpanContext {
 
 func outcomeName(out *core.Outcome) string {
 	switch {
-	case errors.Is(out.Err, errPanicked):
+	case out.Err == errPanicked: // not errors.Is, which would ask the handler's error
 		return "panic"
 	case out.Fenced:
 		return "fenced"
@@ -216,7 +226,7 @@ func outcomeName(out *core.Outcome) string {
 }
 
 func errorCode(out *core.Outcome) string {
-	if errors.Is(out.Err, errPanicked) {
+	if out.Err == errPanicked {
 		return core.CodePanic
 	}
 	return ErrorCode(out.Err)

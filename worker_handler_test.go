@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/embedded"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/keylinehq/keyline"
 	"github.com/keylinehq/keyline/internal/testdb"
@@ -36,6 +41,13 @@ func (mute) ErrorCode() string { panic("no code") }
 type deaf struct{}
 
 func (deaf) Error() string { panic("no text") }
+
+// picky is one that can be read, and takes it for granted with what it is compared.
+type picky struct{ code int }
+
+func (*picky) Error() string { return "picky" }
+
+func (e *picky) Is(target error) bool { return target.(*picky).code == e.code } //nolint:forcetypeassert,errorlint // as careless code does
 
 // TestAHandlersErrorThatCannotBeReadIsAnAttempt: what panics while the runtime looks at an error is a failure of that
 // delivery, like any other; not of the record's machine, which would run it again for ever, nor of the process.
@@ -88,6 +100,64 @@ func TestAHandlersErrorThatCannotBeReadIsAnAttempt(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// badTracers make one whose first span panics when it begins, and the others when they end.
+type badTracers struct{ embedded.TracerProvider }
+
+func (badTracers) Tracer(string, ...trace.TracerOption) trace.Tracer { return &badTracer{} }
+
+type badTracer struct {
+	embedded.Tracer
+
+	spans atomic.Int32
+}
+
+func (b *badTracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if b.spans.Add(1) == 1 {
+		panic("no span can be begun")
+	}
+	ctx, s := tracenoop.NewTracerProvider().Tracer("").Start(ctx, name)
+	return ctx, badSpan{s}
+}
+
+type badSpan struct{ trace.Span }
+
+func (badSpan) End(...trace.SpanEndOption) { panic("no span can be ended") }
+
+// What a tracer does is no outcome of a handler, which may have committed; nor is what an error does that is compared.
+func TestTelemetryIsNoOutcomeOfADelivery(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	exec(t, db.Pool(), "create table effects (consumer text, seq bigint)")
+	run := func(ctx context.Context, tx pgx.Tx, d *keyline.Delivery) error {
+		s.add(d)
+		if d.Seq == 3 {
+			return keyline.Permanent(&picky{1})
+		}
+		if tx != nil {
+			if _, err := tx.Exec(ctx, "insert into effects values ($1, $2)", d.Consumer, d.Seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	startWorker(t, db, keyline.Config{TracerProvider: badTracers{}, Logger: slog.New(slog.DiscardHandler)},
+		keyline.Consumer{Name: "plain", Types: []string{"*"}, Effect: keyline.None(), Retry: quick(0),
+			Handle: func(ctx context.Context, d *keyline.Delivery) error { return run(ctx, nil, d) }},
+		keyline.Consumer{Name: "tx", Types: []string{"*"}, Effect: keyline.Database(), Retry: quick(0), HandleTx: run})
+	appendN(t, db, "r", 3)
+	s.wait(t, 6)
+	settled(t, db)
+	if n := s.count(); n != 6 {
+		t.Errorf("%d runs, want 6", n)
+	}
+	if got := scalar[string](t, db.Pool(), "select string_agg(consumer || seq, ' ' order by seq) from effects"); got != "tx1 tx2" {
+		t.Errorf("effects: %s", got)
+	}
+	if got := scalar[string](t, db.Pool(), "select string_agg(distinct reason || ' ' || error_code || ' ' || seq, ', ') from keyline.dead_letters"); got != "permanent error 3" {
+		t.Errorf("dead letters: %s", got)
 	}
 }
 
