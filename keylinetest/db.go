@@ -68,11 +68,16 @@ func (db *DB) Append(events ...keyline.NewEvent) []keyline.Appended {
 // Events reads a record's stream, from its first event on.
 func (db *DB) Events(key keyline.Key) []keyline.Event {
 	db.t.Helper()
-	events, err := db.client.Events(db.t.Context(), db.Pool, key, 1, 0)
-	if err != nil {
-		db.t.Fatalf("keylinetest: %v", err)
+	var all []keyline.Event
+	for {
+		page, err := db.client.Events(db.t.Context(), db.Pool, key, int64(len(all))+1, keyline.DefaultEventsLimit)
+		if err != nil {
+			db.t.Fatalf("keylinetest: %v", err)
+		}
+		if all = append(all, page...); len(page) < keyline.DefaultEventsLimit {
+			return all
+		}
 	}
-	return events
 }
 
 // Operator does what operators do, under the name "test". Acts on a record, such as

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -127,7 +128,8 @@ func (w *Worker) Delivered(consumer string) []Delivery {
 }
 
 // AssertDelivered reports an error unless a consumer has handled exactly these
-// events, each once; those of one record in this order.
+// events, each once; those of one record in this order; and none of them became a dead letter though its handler
+// returned nil, as a HandleTx may that has passed over an error of a statement.
 func (w *Worker) AssertDelivered(consumer string, events ...keyline.Appended) {
 	w.db.t.Helper()
 	want, got := map[keyline.Key][]int64{}, map[keyline.Key][]int64{}
@@ -145,6 +147,11 @@ func (w *Worker) AssertDelivered(consumer string, events ...keyline.Appended) {
 	for key, seqs := range got {
 		if want[key] == nil {
 			w.db.t.Errorf("keylinetest: %s has handled events %v of %s, want none", consumer, seqs, key.Record)
+		}
+	}
+	for _, d := range w.db.DeadLetters() {
+		if d.Consumer == consumer && slices.ContainsFunc(w.Delivered(consumer), func(got Delivery) bool { return got.ID == d.EventID }) {
+			w.db.t.Errorf("keylinetest: %s has returned nil for event %d of %s, and its delivery failed all the same: %s", consumer, d.Seq, d.Key, d.Message)
 		}
 	}
 }
@@ -177,6 +184,7 @@ func (w *Worker) observed(batch []*keyline.Delivery, handle func() error) error 
 	given := make([]Delivery, len(batch))
 	for i, d := range batch {
 		given[i].Delivery = *d // as it was before the handler had it
+		given[i].Payload, given[i].Headers = slices.Clone(d.Payload), maps.Clone(d.Headers)
 	}
 	err := ErrPanicked
 	defer func() {
