@@ -82,6 +82,12 @@ func (o *Outbox) movable(ctx context.Context, a *attempt, t *table, st *statemen
 	case t.state() != StateGuarded || !t.has(triggerFill):
 		return conflict("%s has no guard: once every drainer takes the lock, run `keyline outbox prepare --guard`", t.name())
 	}
+	if undone, err := o.undone(ctx, a.tx, st); err != nil || undone {
+		if undone {
+			err = invalid(undoneText)
+		}
+		return err
+	}
 	writers, err := o.writers(ctx, a.tx, t, st)
 	if err != nil {
 		return err
@@ -130,7 +136,7 @@ func (o *Outbox) move(ctx context.Context, a *attempt, st *statement, m *Moved) 
 	case err != nil:
 		return err
 	case b.Rows > 0:
-		return invalid("setting done leaves rows waiting: what it sets has to end what setting pending says")
+		return invalid(undoneText)
 	case done.RowsAffected() != m.Rows:
 		return conflict("%d rows were appended and %d marked done: a trigger of the table changes others; nothing was changed", m.Rows, done.RowsAffected())
 	}

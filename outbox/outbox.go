@@ -100,6 +100,7 @@ type Column struct {
 	Type      string `json:"type"`
 	NotNull   bool   `json:"not_null"`
 	Generated bool   `json:"generated"`
+	Default   string `json:"-"`
 }
 
 func (t *table) name() string { return t.Schema + "." + t.Name }
@@ -170,8 +171,9 @@ func (o *Outbox) read(ctx context.Context, q querier, name string) (*table, erro
 	case kind != "r" || family:
 		return nil, invalid("%s is no ordinary table: views, foreign tables, partitions and tables that inherit are not taken over", t.name())
 	}
-	rows, err := q.Query(ctx, `select a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> ''
-		from pg_attribute a where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped order by a.attnum`, t.OID)
+	rows, err := q.Query(ctx, `select a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '',
+			case when a.attgenerated = '' then coalesce(pg_get_expr(d.adbin, d.adrelid), '') else '' end
+		from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped order by a.attnum`, t.OID)
 	if err == nil {
 		t.Columns, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Column])
 	}

@@ -177,7 +177,31 @@ func (o *Outbox) blockers(ctx context.Context, tx pgx.Tx, t *table, s Settings) 
 		}
 	}
 	misread, err := o.misread(ctx, tx, t, s)
-	return append(list, misread...), err
+	if list = append(list, misread...); err != nil || len(list) > 0 {
+		return list, err
+	}
+	undone, err := o.undone(ctx, tx, o.statement(t, s))
+	refuse(undone, undoneText)
+	return list, err
+}
+
+const undoneText = "setting done leaves rows waiting: what it sets has to end what setting pending says"
+
+// undone says whether a row would still wait once it is marked done, as far as can be told before. Then each insert would fail once
+// Keyline drains.
+func (o *Outbox) undone(ctx context.Context, tx pgx.Tx, st *statement) (is bool, err error) {
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return false, failed("try what marks rows done", err)
+	}
+	err = inner.QueryRow(ctx, st.render("undone")).Scan(&is)
+	if rollback := inner.Rollback(ctx); rollback != nil {
+		return false, failed("try what marks rows done", rollback)
+	}
+	if sqlState(err) != "" {
+		return false, nil // an expression that cannot be asked about such a row: what waits is asked at the cut-over
+	}
+	return is, failed("try what marks rows done", err)
 }
 
 // kinds are the types that expressions may have, where not every one will do.

@@ -151,6 +151,8 @@ func TestSettingsThatTheTableDoesNotBearAreRefusedByName(t *testing.T) {
 		{func(s *outbox.Settings) { s.Payload = "event_type" }, "setting payload is not of type json or jsonb"},
 		{func(s *outbox.Settings) { s.OccurredAt = "created_at at time zone 'UTC'" }, "setting occurred_at is not of type"},
 		{func(s *outbox.Settings) { s.Pending = "attempts" }, "setting pending is not of type boolean"},
+		{func(s *outbox.Settings) { s.Done = "attempts = 1" }, "leaves rows waiting"}, // though none waits
+		{func(s *outbox.Settings) { s.Pending, s.Done = "attempts < 2", "attempts = attempts + 1" }, "leaves rows waiting"},
 		{func(s *outbox.Settings) { s.KeyColumn = "keyed" }, "the key column keyed is no plain column of type text"},
 		{func(s *outbox.Settings) { s.KeyColumn = "id" }, "must be three columns"},
 		{func(s *outbox.Settings) { s.Table = "looked" }, "is no ordinary table"},

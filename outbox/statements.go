@@ -31,6 +31,7 @@ type statement struct {
 	Recent                                                   int
 	From, To                                                 int64
 	Row                                                      string
+	AsIs, AsDone, Fresh                                      string
 	namespace, base                                          string
 }
 
@@ -122,6 +123,7 @@ func (o *Outbox) statement(t *table, s Settings) *statement {
 		optional("tenant", s.Tenant, "text") + optional("version", s.Version, "integer") + optional("headers", s.Headers, "jsonb") +
 		optional("occurred_at", occurred, timestamptz) + eventID + ", 'idempotency_key', " + idempotency + ")"
 	st.Row = t.row(s)
+	st.AsIs, st.AsDone, st.Fresh = t.rows(s, alias)
 	list, _ := s.assignments()
 	var exprs, targets, sets []string
 	for _, a := range list {
@@ -172,4 +174,30 @@ func (t *table) row(s Settings) string {
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// rows are the columns of a row as it is, as it is once it is marked done, and as the columns' defaults make it; of defaults those
+// alone that pending reads, and none that takes a number from a sequence.
+func (t *table) rows(s Settings, alias string) (asIs, asDone, fresh string) {
+	assigned := map[string]string{}
+	list, _ := s.assignments()
+	for _, a := range list {
+		assigned[a.column] = a.expr
+	}
+	var is, done, made []string
+	for _, c := range t.Columns {
+		name := ident(c.Name)
+		is = append(is, alias+"."+name)
+		if expr, set := assigned[c.Name]; set {
+			done = append(done, "("+expr+"\n)::"+c.Type+" as "+name)
+		} else {
+			done = append(done, alias+"."+name)
+		}
+		value := "null"
+		if c.Default != "" && mentions(s.Pending, c.Name) && !strings.Contains(c.Default, "nextval(") {
+			value = "(" + c.Default + ")"
+		}
+		made = append(made, value+"::"+c.Type+" as "+name)
+	}
+	return strings.Join(is, ", "), strings.Join(done, ", "), strings.Join(made, ", ")
 }
