@@ -58,7 +58,8 @@ type WhyConsumer struct {
 	Name string `json:"name"`
 	// Position is the last event that it is done with.
 	Position int64 `json:"position"`
-	// NextSeq is the next event that concerns it and EventID that one's id; 0 and "" where none was found in the next 1,000.
+	// NextSeq is the next event that concerns it and EventID that one's id; 0 and "" where there is none. Where
+	// none of the next 1,000 concerns it, the one behind them, whether it does or not.
 	NextSeq int64  `json:"next_seq"`
 	EventID string `json:"event_id"`
 	// Attempt is how often that event has failed, and ErrorCode what it failed with last; 0 and "" where it has not.

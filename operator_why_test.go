@@ -200,6 +200,21 @@ func TestWhyUnhosted(t *testing.T) {
 	says(t, w, "no live worker runs it", "none lives at all")
 }
 
+func TestWhyLooksNoConsumerDoneWhereItHasNotLookedToTheEnd(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newSeen()
+	registered(t, db, keyline.Config{}, recording(s, "c", func(c *keyline.Consumer) { c.Types = []string{"wanted"} }))
+	events := make([]keyline.NewEvent, 1001)
+	for i := range events {
+		events[i] = keyline.NewEvent{Key: keyline.Key{Record: "thing:1"}, Type: "other"}
+	}
+	events[1000].Type = "wanted"
+	must(newClient(t, keyline.ClientConfig{}).AppendMany(t.Context(), db.Pool(), events))(t)
+	if _, c := awaitReason(t, db, "c", keyline.ReasonUnhosted); c.NextSeq != 1001 {
+		t.Errorf("next is %d", c.NextSeq)
+	}
+}
+
 func TestWhyPaused(t *testing.T) {
 	t.Parallel()
 	db, s := testdb.New(t), newSeen()

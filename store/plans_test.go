@@ -161,6 +161,12 @@ func (r *rig) fillForPlans(c int32) {
 	for r.count("mailboxes", "claimed_by is not null") < planResident {
 		r.claims(r.me, planBatch)
 	}
+	// One of these has seen much trouble.
+	r.exec(`insert into keyline.dead_letters (record_id, seq, consumer_id, event_id, attempt, reason, error_code, first_failed_at, failed_at, status, resolved_at, resolved_by)
+		select (select min(record_id) from keyline.mailboxes where claimed_by is not null), 1 + n, $1, gen_random_uuid(), 4, 'exhausted', 'x', now(), now(), 'resolved', now(), 'op'
+		from generate_series(1, 5000) n`, c)
+	r.exec(`insert into keyline.commands (record_id, kind, actor, applied_at, done)
+		select (select min(record_id) from keyline.mailboxes where claimed_by is not null), 'retry', 'op', now(), true from generate_series(1, 5000)`)
 }
 
 func (r *rig) frugalClaims() {
@@ -187,7 +193,7 @@ func (r *rig) frugalSteps(consumer int32) {
 		where claimed_by = $1 and record_id % 4 = 1 order by record_id limit 1) m`), r.me).Scan(&id, &token); err != nil {
 		r.Fatal(err)
 	}
-	if err := tx.QueryRow(r.Context(), r.named("select coalesce(max(id), 0) from keyline.dead_letters")).Scan(&dead); err != nil {
+	if err := tx.QueryRow(r.Context(), r.named("select coalesce(max(id), 0) from keyline.dead_letters where status = 'open'")).Scan(&dead); err != nil {
 		r.Fatal(err)
 	}
 	// refusing makes a call that is refused where there is no such row, as before the tables are filled.
@@ -296,7 +302,7 @@ type deadRecord struct{ Record, Token, Dead int64 }
 func (r *rig) ofDead() []deadRecord {
 	r.Helper()
 	rows, err := r.pool.Query(r.Context(), r.named(`select m.record_id, m.token, d.id from keyline.mailboxes m
-		join keyline.dead_letters d on d.record_id = m.record_id where m.claimed_by = $1 order by m.record_id limit $2`), r.me, planBatch)
+		join keyline.dead_letters d on d.record_id = m.record_id and d.seq = 1 where m.claimed_by = $1 order by m.record_id limit $2`), r.me, planBatch)
 	if err != nil {
 		r.Fatal(err)
 	}

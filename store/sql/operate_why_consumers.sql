@@ -1,5 +1,5 @@
 -- Where consumers stand on records, and what could hold them: the next event that concerns each (looked for in the next
--- 1,000), its dead letters, the live workers that run it, and at which of them its breaker is not closed. $2: of this
+-- 1,000; where none of these does, the first behind them, for nobody has said that it does not), its dead letters, the live workers that run it, and at which of them its breaker is not closed. $2: of this
 -- consumer alone, with those that could hold it back; 0: of all.
 select r.id, c.id, c.name, c.status, c.scope, c.updated_at, coalesce(k.seq, greatest(r.cursor, m.cursor)),
   coalesce(k.state, 'ready'), coalesce(k.attempt, 0), nullif(k.next_attempt_at, 'infinity'), k.first_failed_at, coalesce(k.error_code, ''),
@@ -16,9 +16,9 @@ left join {{.schema}}.mailboxes m on m.record_id = r.id
 left join {{.schema}}.checkpoints k on k.record_id = r.id and k.consumer_id = c.id
 left join lateral (
   select e.seq, e.created_at, e.id
-  from (select e.seq, e.created_at, e.id, e.type, e.version from {{.schema}}.events e
-        where e.record_id = r.id and e.seq > coalesce(k.seq, greatest(r.cursor, m.cursor)) order by e.seq limit 1000) e
-  where {{.schema}}.concerns(c.types, null, c.contract_only, e.type, e.version)
+  from (select e.seq, e.created_at, e.id, e.type, e.version, row_number() over (order by e.seq) as place from {{.schema}}.events e
+        where e.record_id = r.id and e.seq > coalesce(k.seq, greatest(r.cursor, m.cursor)) order by e.seq limit 1001) e
+  where e.place > 1000 or {{.schema}}.concerns(c.types, null, c.contract_only, e.type, e.version)
     and (c.internal or not exists (select from {{.schema}}.event_types t where t.type = e.type and t.internal))
   order by e.seq limit 1) n on true
 left join {{.schema}}.dead_letters d on d.record_id = r.id and d.consumer_id = c.id and d.status = 'open' and d.seq = n.seq
