@@ -229,6 +229,30 @@ func TestHealthReadsEachRecordOnceHoweverManyConsumersThereAre(t *testing.T) {
 	}
 }
 
+// All together, consumers that are parked everywhere cost what ten of them do. (Seen: with 300 a count took seven seconds of every ten.)
+func TestHealthReadsNoMoreRowsTheMoreConsumersAreParked(t *testing.T) {
+	r := newRig(t)
+	const consumers, records, most, each = 50, 200, 100, 50
+	var defs []Definition
+	for i := range consumers {
+		defs = append(defs, definition("c"+strconv.Itoa(i)))
+	}
+	r.register(defs...)
+	r.sweepAll()
+	if err := r.BareSeed(t.Context(), "r", records, 1); err != nil {
+		t.Fatal(err)
+	}
+	r.exec("insert into keyline.checkpoints (record_id, consumer_id, seq, state) select r.id, c.id, 0, 'parked' from keyline.records r, keyline.consumers c")
+	r.exec("delete from keyline.mailboxes")
+	tx := r.begin()
+	defer r.rollbackTx(tx)
+	r.frugal(tx, "keep_health", each*consumers+3*consumers, r.me, healthLease.Seconds(), most)
+	var n int
+	if err := tx.QueryRow(t.Context(), r.named("select count(*) from keyline.consumer_backlog where parked = $1 and not pending_exact"), each).Scan(&n); err != nil || n != consumers {
+		t.Errorf("%d counts are right: %v", n, err)
+	}
+}
+
 // However consumers stand on records, what is counted is what each of them by itself has before it.
 func TestHealthCountsAsEachConsumerByItself(t *testing.T) {
 	rnd := seeded(t)

@@ -13,6 +13,7 @@ declare
   the_term bigint;
   at timestamptz := clock_timestamp();
   capped boolean;
+  each integer; -- how many rows of one consumer are looked at: as many as asked for, of all together ten times as many
 begin
   if not exists (select from {{.schema}}.workers w where w.id = worker and w.status = 'live') then
     return null;
@@ -35,6 +36,7 @@ begin
   end if;
   update {{.schema}}.leases x set holder = worker, term = the_term, expires_at = at + ttl where x.name = 'health';
 
+  each := (select least(most, greatest(10 * most / greatest(count(*), 1), 50)) from {{.schema}}.consumers c where c.status not in ('retired', 'disabled') and not c.contract_only);
   capped := (select count(*) > most from (select from {{.schema}}.mailboxes m order by m.record_id limit most + 1) m);
   with c as materialized (
     select c.id, c.status from {{.schema}}.consumers c where c.status not in ('retired', 'disabled') and not c.contract_only
@@ -55,12 +57,12 @@ begin
     -- Of those that keep no record from settling.
     select c.id, k.record_id, k.seq, k.state, k.error_code
     from c cross join lateral (
-      select k.* from {{.schema}}.checkpoints k where k.consumer_id = c.id order by k.consumer_id, k.record_id limit most) k
+      select k.* from {{.schema}}.checkpoints k where k.consumer_id = c.id order by k.consumer_id, k.record_id limit each) k
     where c.status in ('paused', 'backfilling')
     union all
     select c.id, k.record_id, k.seq, k.state, k.error_code
     from c cross join lateral (
-      select k.* from {{.schema}}.checkpoints k where k.consumer_id = c.id and k.state = 'parked' order by k.consumer_id, k.record_id limit most) k
+      select k.* from {{.schema}}.checkpoints k where k.consumer_id = c.id and k.state = 'parked' order by k.consumer_id, k.record_id limit each) k
     where c.status = 'active'
   ), own as materialized (
     -- Where a row says another position than the cursor; instead: what the cursor would have said.
@@ -92,7 +94,7 @@ begin
     from rows x group by x.id
   )
   insert into {{.schema}}.consumer_backlog as h (consumer_id, term, counted_at, pending, pending_exact, retrying, parked, unsupported, dead, oldest_at)
-  select c.id, the_term, at, every.pending + coalesce(a.more, 0), not capped and c.status <> 'backfilling' and coalesce(s.n, 0) < most,
+  select c.id, the_term, at, every.pending + coalesce(a.more, 0), not capped and c.status <> 'backfilling' and coalesce(s.n, 0) < each,
     coalesce(a.backoff, 0) + d.retrying, coalesce(s.parked, 0), coalesce(s.unsupported, 0), d.open,
     least(every.times[coalesce(f.place, 1)], a.oldest)
   from c
