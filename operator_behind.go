@@ -48,8 +48,13 @@ func (o *operator) Behind(ctx context.Context, consumer string, f BehindFilter) 
 	if err != nil {
 		return page, operated(op, err)
 	}
+	internal, err := o.hidden(ctx)
+	if err != nil {
+		return page, operated(op, err)
+	}
 	page.Next = next
 	for i := range list {
+		conceal(&list[i], internal)
 		if r, ok := behind(&list[i], id); ok {
 			page.Records = append(page.Records, r)
 		}

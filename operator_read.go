@@ -40,7 +40,7 @@ func (o *operator) DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadL
 
 // Audit implements Operator.
 func (o *operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
-	list, err := o.store.Audit(ctx, f, o.cfg.Tenant)
+	list, err := o.store.Audit(ctx, f, o.cfg.Tenant, o.cfg.Role == RoleViewer)
 	return list, operated("read audit", err)
 }
 
@@ -54,10 +54,14 @@ func (o *operator) InspectRecord(ctx context.Context, key Key, events int) (Reco
 	if err != nil {
 		return v, operated(op, err)
 	}
-	v.Positions = positions(&rows)
 	internal, err := o.hidden(ctx)
+	if err != nil {
+		return RecordView{}, operated(op, err)
+	}
+	conceal(&rows, internal)
+	v.Positions = positions(&rows)
 	v.Events = slices.DeleteFunc(v.Events, func(e store.RecordEvent) bool { return internal[e.Type] })
-	return v, operated(op, err)
+	return v, nil
 }
 
 // hidden are the event types that are not for this role's eyes.
@@ -155,6 +159,11 @@ func (o *operator) Why(ctx context.Context, key Key) (Why, error) {
 	if err != nil {
 		return Why{}, operated(op, err)
 	}
+	internal, err := o.hidden(ctx)
+	if err != nil {
+		return Why{}, operated(op, err)
+	}
+	conceal(&rows, internal)
 	return explain(rows), nil
 }
 
@@ -177,6 +186,6 @@ func (o *operator) Stuck(ctx context.Context, limit int) ([]StuckRecord, error) 
 	if limit < 1 {
 		return nil, invalid(CodeInvalidArgument, "limit", "%d is not positive", limit)
 	}
-	list, err := o.store.Stuck(ctx, limit)
+	list, err := o.store.Stuck(ctx, limit, o.cfg.Role == RoleViewer)
 	return list, operated(op, err)
 }

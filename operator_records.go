@@ -57,6 +57,9 @@ func (o *operator) Events(ctx context.Context, key Key, f EventFilter) ([]Record
 		return nil, operated(op, err)
 	}
 	internal, err := o.hidden(ctx)
+	if err != nil {
+		return nil, operated(op, err)
+	}
 	list = slices.DeleteFunc(list, func(e RecordEvent) bool { return internal[e.Type] })
-	return list, operated(op, err)
+	return list, nil
 }

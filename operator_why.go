@@ -60,6 +60,7 @@ type WhyConsumer struct {
 	Position int64 `json:"position"`
 	// NextSeq is the next event that concerns it and EventID that one's id; 0 and "" where there is none. Where
 	// none of the next 1,000 concerns it, the one behind them, whether it does or not.
+	// A viewer is not told EventID, Attempt, ErrorCode and DeadLetter of an event of an internal type.
 	NextSeq int64  `json:"next_seq"`
 	EventID string `json:"event_id"`
 	// Attempt is how often that event has failed, and ErrorCode what it failed with last; 0 and "" where it has not.
@@ -77,6 +78,32 @@ type WhyConsumer struct {
 	// What the sentence also needs.
 	openDead int64
 	waitsFor string
+}
+
+// unnamed is the Retrying of a dead letter whose number is not for this role's eyes.
+const unnamed = -1
+
+// conceal takes out of rows what tells of events of types that are not for this role's eyes: which event, how often and with what it
+// failed, and its dead letter. That a consumer waits, at which seq, why and since when, is the record's state, and stays.
+func conceal(v *store.WhyRows, internal map[string]bool) {
+	if len(internal) == 0 {
+		return
+	}
+	for i := range v.Consumers {
+		c := &v.Consumers[i]
+		hidden := internal[c.NextType]
+		if hidden {
+			c.NextID, c.DeadLetter = nil, 0
+		}
+		// What has failed is the event behind its place. Where that does not concern it any more, as when it was changed since, it
+		// is not the next one, and its type is not known here.
+		if hidden || c.NextSeq != c.Seq+1 {
+			c.Attempt, c.ErrorCode = 0, ""
+		}
+		if c.Retrying != 0 && internal[c.RetryingType] {
+			c.Retrying = unnamed
+		}
+	}
 }
 
 // explain is a function of the rows alone.
@@ -138,6 +165,9 @@ func explainDelivery(v *store.WhyRows, c *store.WhyConsumer, out *WhyConsumer) {
 	due := c.NextAttemptAt
 	if c.NextSeq == 0 || c.State == string(core.Parked) {
 		due, out.DeadLetter = c.RetryingAt, &c.Retrying
+		if c.Retrying == unnamed {
+			out.DeadLetter = nil
+		}
 	}
 	out.Since = first(c.FirstFailedAt, c.NextAt, due)
 	if due != nil && due.After(v.Now) {
@@ -309,7 +339,7 @@ func consumerSentence(v *store.WhyRows, row *store.WhyConsumer, c *WhyConsumer) 
 	key := shell(v.Key.Record) + tenantFlag(v.Key)
 	next := fmt.Sprintf("%s waits with event %d of %s", c.Name, max(row.NextSeq, c.Position), quoted(v.Key))
 	if row.NextSeq == 0 && row.Retrying != 0 {
-		next = fmt.Sprintf("%s waits with dead letter %d of %s, which it is to deliver again", c.Name, row.Retrying, quoted(v.Key))
+		next = fmt.Sprintf("%s waits with %s of %s, which it is to deliver again", c.Name, letter(row.Retrying), quoted(v.Key))
 	}
 	switch c.Reason {
 	case ReasonParked:
@@ -386,11 +416,22 @@ func traced(c *WhyConsumer) string {
 
 func backoffSentence(next string, row *store.WhyConsumer, c *WhyConsumer) string {
 	at := c.NextAttemptAt.UTC().Format(time.RFC3339)
-	if row.NextID == nil || row.NextSeq == 0 {
-		return fmt.Sprintf("%s delivers dead letter %d again at %s, beside younger events.", c.Name, row.Retrying, at)
+	switch {
+	case row.NextSeq == 0:
+		return fmt.Sprintf("%s delivers %s again at %s, beside younger events.", c.Name, letter(row.Retrying), at)
+	case row.NextID == nil: // it is concealed
+		return next + fmt.Sprintf(": it failed, and is due again at %s.", at)
 	}
 	return next + fmt.Sprintf(": attempt %d failed%s, the next is due at %s. `keyline retry %s --consumer %s` runs it now.%s",
 		c.Attempt, inBrackets(c.ErrorCode), at, row.NextID, c.Name, traced(c))
+}
+
+// letter names a dead letter that is delivered again.
+func letter(id int64) string {
+	if id == unnamed {
+		return "a dead letter"
+	}
+	return fmt.Sprintf("dead letter %d", id)
 }
 
 func inBrackets(s string) string {

@@ -330,3 +330,76 @@ func TestWhyScope(t *testing.T) {
 		t.Errorf("it was given %d", n)
 	}
 }
+
+// codedFailure fails with a code of its own.
+type codedFailure struct{}
+
+func (codedFailure) Error() string     { return "SECRETMESSAGE" }
+func (codedFailure) ErrorCode() string { return "secretcode" }
+
+// Promise: a viewer is told that a consumer waits on a record, and nothing of the event where its type is internal.
+func TestWhyTellsAViewerNothingOfAnInternalEvent(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	secret := func(c *keyline.Consumer) {
+		c.Internal, c.Breaker.Disabled, c.Types = true, true, []string{c.Name}
+		c.Handle = func(context.Context, *keyline.Delivery) error { return codedFailure{} }
+	}
+	startWorker(t, db, keyline.Config{}, failing("parks", secret, park, func(c *keyline.Consumer) { c.Retry = quick() }),
+		failing("waits", secret, backoff), failing("dies", secret, func(c *keyline.Consumer) { c.Retry = quick() }),
+		failing("open", func(c *keyline.Consumer) { secret(c); backoff(c) }))
+	client := newClient(t, keyline.ClientConfig{})
+	key := func(of string) keyline.Key { return keyline.Key{Record: "of " + of} }
+	ids := map[string]string{}
+	for _, of := range []string{"parks", "waits", "dies", "open"} {
+		if of != "open" {
+			exec(t, db.Pool(), "insert into keyline.event_types (type, version, internal) values ('"+of+"', 1, true)")
+		}
+		ids[of] = must(client.Append(t.Context(), db.Pool(), keyline.NewEvent{Key: key(of), Type: of}))(t).ID.String()
+	}
+	deadLetters(t, db, 2)
+	testdb.Eventually(t, func() bool {
+		return scalar[int](t, db.Pool(), "select count(*) from keyline.checkpoints where state in ('backoff', 'parked')") == 3
+	}, "the others fail")
+	// It is delivered again, later.
+	exec(t, db.Pool(), `update keyline.dead_letters set status = 'retrying', due_at = clock_timestamp() + interval '1 hour'
+		where consumer_id = (select id from keyline.consumers where name = 'dies')`)
+	o, v := newOperator(t, db, keyline.RoleOperator), newOperator(t, db, keyline.RoleViewer)
+	for of, want := range map[string]struct {
+		reason keyline.Reason
+		says   string
+	}{
+		"parks": {keyline.ReasonParked, "it is parked there."},
+		"waits": {keyline.ReasonBackoff, "waits with event 1 of of waits: it failed, and is due again at "},
+		"dies":  {keyline.ReasonBackoff, "dies delivers a dead letter again at "},
+		"open":  {keyline.ReasonBackoff, "attempt 1 failed (secretcode)"},
+	} {
+		t.Run(of, func(t *testing.T) {
+			all, some := must(o.Why(t.Context(), key(of)))(t), must(v.Why(t.Context(), key(of)))(t)
+			says(t, some, want.says)
+			a, s := whyOf(all, of), whyOf(some, of)
+			if a.Reason != want.reason || s.Reason != a.Reason || s.NextSeq != a.NextSeq || s.Position != a.Position {
+				t.Errorf("an operator is told %+v, a viewer %+v", a, s)
+			}
+			if of == "open" {
+				if s.EventID != ids[of] || s.ErrorCode != "secretcode" || s.Attempt != 1 || some.Sentence != all.Sentence {
+					t.Errorf("of what it may see: %+v: %s", s, some.Sentence)
+				}
+				return
+			}
+			if s.EventID != "" || s.ErrorCode != "" || s.Attempt != 0 || s.DeadLetter != nil || some.Sentence == all.Sentence {
+				t.Errorf("of what it may not see: %+v: %s", s, some.Sentence)
+			}
+			for _, p := range must(v.InspectRecord(t.Context(), key(of), 10))(t).Positions {
+				if p.ErrorCode != "" || p.Attempt != 0 {
+					t.Errorf("of what it may not see: %+v", p)
+				}
+			}
+			for _, r := range must(v.Behind(t.Context(), of, keyline.BehindFilter{}))(t).Records {
+				if r.EventID != "" || r.ErrorCode != "" || r.Attempt != 0 || r.DeadLetter != nil {
+					t.Errorf("of what it may not see: %+v", r)
+				}
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -309,5 +310,70 @@ func (r *rig) refuses(t *testing.T, s surface, op operation) {
 	}
 	if after := r.state(); after != before {
 		t.Errorf("a refused request changed %s to %s", before, after)
+	}
+}
+
+// coded is an error whose code and text tell of its event.
+type coded struct{}
+
+func (coded) Error() string     { return "SECRETMESSAGE" }
+func (coded) ErrorCode() string { return "secretcode" }
+
+// Who may not find an event is not told of it by what waits for it, or by what others did about it.
+func TestNoAnswerTellsAViewerOfAnInternalEvent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{})
+	c := fails("parks", []string{internal})
+	c.OnDead, c.Handle = keyline.Park, func(context.Context, *keyline.Delivery) error { return coded{} }
+	w := must(keyline.NewWorker(r.db.Pool(), keyline.Config{Name: "w2", Beside: "w", Logger: slog.New(slog.DiscardHandler)}, c))(t)
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := w.Stop(context.Background()); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	client := must(keyline.NewClient(keyline.ClientConfig{}))(t)
+	event := must(client.Append(t.Context(), r.db.Pool(), keyline.NewEvent{Key: keyline.Key{Tenant: mine, Record: "thing:1"}, Type: internal}))(t).ID
+	const parked = `select count(*) = 1 from keyline.dead_letters d join keyline.checkpoints k on k.record_id = d.record_id and k.consumer_id = d.consumer_id
+		where k.state = 'parked' and d.status = 'open' and d.event_id = '%s' and d.attempt = %d`
+	r.await("parked", fmt.Sprintf(parked, event, 1))
+	must(r.admin.RetryConsumer(t.Context(), event, "parks", "SECRETREASON"))(t)
+	r.await("parked again", fmt.Sprintf(parked, event, 2))
+	must(r.admin.Payload(t.Context(), event, "SECRETREASON"))(t)
+	must(r.admin.RetryEvent(t.Context(), r.late[mine], "r"))(t)
+	told := []string{event.String(), r.secret.String(), internal, "secretcode", "SECRETMESSAGE", "SECRETREASON", "#4 for parks"}
+	for target, shows := range map[string]string{ // to an admin, who is told
+		"/v1/overview": "", "/v1/health": "", "/v1/consumers": "", "/v1/workers": "", "/v1/records": "", "/v1/dead-letters": "secretcode",
+		"/v1/record?key=thing:1&tenant=" + mine: "secretcode", "/v1/record/why?key=thing:1&tenant=" + mine: event.String(),
+		"/v1/record/events?key=thing:1&tenant=" + mine: event.String(), "/v1/stuck": "secretcode",
+		"/v1/consumers/parks/behind": event.String(), "/v1/audit": event.String(),
+		"/v1/events/" + event.String(): internal, "/v1/events/" + event.String() + "/trace": "secretcode",
+	} {
+		if body := r.ask("admin", http.MethodGet, target, "").body; !strings.Contains(body, shows) {
+			t.Errorf("%s does not show an admin %q: %s", target, shows, body)
+		}
+		for _, who := range []string{"viewer", mine + " viewer"} {
+			body := r.ask(who, http.MethodGet, target, "").body
+			for _, text := range told {
+				// What a consumer is for says the map of consumers, types included.
+				if text == internal && (target == "/v1/overview" || target == "/v1/consumers") {
+					continue
+				}
+				if strings.Contains(body, text) && !strings.Contains(target, text) {
+					t.Errorf("%s tells the %s of %q: %s", target, who, text, body)
+				}
+			}
+		}
+	}
+	// What it may find it is still told of, and that the consumer waits.
+	for target, shows := range map[string]string{
+		"/v1/record/why?key=thing:1&tenant=" + mine: `"reason":"parked"`, "/v1/consumers/parks/behind": `"next_seq":4`, "/v1/audit": "#2 for waits",
+		"/v1/stuck": `"consumer":"parks"`, "/v1/record?key=thing:1&tenant=" + mine: `"error_code":"error"`, "/v1/consumers/waits/behind": r.late[mine].String(),
+	} {
+		if body := r.ask("viewer", http.MethodGet, target, "").body; !strings.Contains(body, shows) {
+			t.Errorf("%s does not show a viewer %q: %s", target, shows, body)
+		}
 	}
 }

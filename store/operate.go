@@ -166,12 +166,13 @@ type AuditFilter struct {
 	Limit int
 }
 
-// Audit lists the audit, the newest first; with a tenant, only commands to its records.
-func (o *Operate) Audit(ctx context.Context, f AuditFilter, tenant *string) ([]AuditRow, error) {
+// Audit lists the audit, the newest first; with a tenant, only commands to its records; with hideInternal without what is about
+// one event of an internal type.
+func (o *Operate) Audit(ctx context.Context, f AuditFilter, tenant *string, hideInternal bool) ([]AuditRow, error) {
 	if f.Limit == 0 {
 		f.Limit = defaultPage
 	}
-	rows, err := o.s.hot.Query(ctx, o.s.q("operate_audit"), unlessEmpty(f.Actor), unlessEmpty(f.Action), unlessZero(f.Below), f.Limit, tenant)
+	rows, err := o.s.hot.Query(ctx, o.s.q("operate_audit"), unlessEmpty(f.Actor), unlessEmpty(f.Action), unlessZero(f.Below), f.Limit, tenant, hideInternal)
 	if err != nil {
 		return nil, translate("read audit", err)
 	}

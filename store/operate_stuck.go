@@ -18,7 +18,8 @@ type StuckRecord struct {
 	Reason string `json:"reason"`
 	// Since is when it came due, was claimed, or first failed.
 	Since *time.Time `json:"since"`
-	// Consumer failed Attempt times with ErrorCode, where the reason is backoff or parked.
+	// Consumer failed Attempt times with ErrorCode, where the reason is backoff or parked. A viewer is told 0 and "" of an event of an
+	// internal type.
 	Consumer      string     `json:"consumer"`
 	Attempt       int        `json:"attempt"`
 	ErrorCode     string     `json:"error_code"`
@@ -28,14 +29,14 @@ type StuckRecord struct {
 }
 
 // Stuck reads the records that have waited longest, at most so many. It is cheap at any size: it
-// looks at a few thousand of those that wait.
-func (o *Operate) Stuck(ctx context.Context, limit int) ([]StuckRecord, error) {
+// looks at a few thousand of those that wait. With hideInternal it does not say what an event of an internal type failed with.
+func (o *Operate) Stuck(ctx context.Context, limit int, hideInternal bool) ([]StuckRecord, error) {
 	var list []StuckRecord
 	err := o.snapshot(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.s.q("operate_thrifty")); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, o.s.q("operate_stuck"), limit, stuckAfter.Seconds(), healthMost)
+		rows, err := tx.Query(ctx, o.s.q("operate_stuck"), limit, stuckAfter.Seconds(), healthMost, hideInternal)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func TestStuckRecordsAreListedByHowLongTheyWait(t *testing.T) {
 	r.exec("insert into keyline.checkpoints (record_id, consumer_id, seq, state, attempt, first_failed_at, error_code) select "+id("parked")+
 		", $1, 0, 'parked', 4, clock_timestamp() - interval '30 minutes', 'y'", c)
 	o := &Operate{r.Store}
-	list, err := o.Stuck(t.Context(), 10)
+	list, err := o.Stuck(t.Context(), 10, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestStuckRecordsAreListedByHowLongTheyWait(t *testing.T) {
 	if w := list[1]; w.WorkerID == nil || *w.WorkerID != r.me || w.Worker != "w" {
 		t.Errorf("claimed: %+v", w)
 	}
-	if two, err := o.Stuck(t.Context(), 2); err != nil || len(two) != 2 || two[1].Record != "claimed" {
+	if two, err := o.Stuck(t.Context(), 2, false); err != nil || len(two) != 2 || two[1].Record != "claimed" {
 		t.Errorf("two of them: %+v, %v", two, err)
 	}
 }
@@ -69,7 +69,7 @@ func TestStuckAndTheMapOfConsumersAreCheapHoweverManyRecordsWait(t *testing.T) {
 			tx := r.begin()
 			defer func() { r.rollbackTx(tx) }()
 			r.in(tx, r.q("operate_thrifty"))
-			r.frugal(tx, "operate_stuck", 4*healthMost, 10, stuckAfter.Seconds(), healthMost)
+			r.frugal(tx, "operate_stuck", 4*healthMost, 10, stuckAfter.Seconds(), healthMost, true)
 			r.rollbackTx(tx)
 			tx = r.begin()
 			r.frugal(tx, "overview_consumers", 2*10_001)

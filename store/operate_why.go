@@ -64,16 +64,18 @@ type WhyConsumer struct {
 	NextAttemptAt *time.Time
 	FirstFailedAt *time.Time
 	ErrorCode     string
-	// NextSeq is the next event that concerns it, 0: none is known; NextAt is when it was appended.
-	NextSeq int64
-	NextAt  *time.Time
-	NextID  *uuid.UUID
-	// DeadLetter is its open one of NextSeq, 0: none. Retrying is one that is delivered again beside the stream.
-	DeadLetter int64
-	DeadAt     *time.Time
-	Retrying   int64
-	RetryingAt *time.Time
-	OpenDead   int64
+	// NextSeq is the next event that concerns it, 0: none is known; NextAt is when it was appended, NextType its type.
+	NextSeq  int64
+	NextAt   *time.Time
+	NextID   *uuid.UUID
+	NextType string
+	// DeadLetter is its open one of NextSeq, 0: none. Retrying is one that is delivered again beside the stream, RetryingType its event's type.
+	DeadLetter   int64
+	DeadAt       *time.Time
+	Retrying     int64
+	RetryingAt   *time.Time
+	RetryingType string
+	OpenDead     int64
 	// Hosts are the live workers that run it, BreakerAt those at which its breaker is not closed.
 	Hosts, BreakerAt []int64
 }
