@@ -172,10 +172,11 @@ func sameWorker(x, y keyline.WorkerView) bool {
 }
 
 // difference returns what of a list was not there before, or was otherwise, and remembers the list. more is
-// true where nothing that was there before is there now: then others may have come and gone by. ignore takes out what is no difference.
+// true where the list is a full page and nothing that was there before is there now, so that others may have come and gone by, or
+// something in it is otherwise, so that what is older than the page may be too. ignore takes out what is no difference.
 func difference[K comparable, V any](seen *map[K]V, list []V, key func(V) K, ignore ...func(*V)) (changed []V, more bool) {
 	first, now := *seen == nil, make(map[K]V, len(list))
-	more = len(list) == changesPage
+	full, overlaps, otherwise := len(list) == changesPage, false, false
 	for _, v := range list {
 		same := v
 		for _, f := range ignore {
@@ -184,11 +185,13 @@ func difference[K comparable, V any](seen *map[K]V, list []V, key func(V) K, ign
 		k := key(v)
 		now[k] = same
 		old, was := (*seen)[k]
-		more = more && !was
-		if !first && (!was || !reflect.DeepEqual(old, same)) {
+		overlaps = overlaps || was
+		differs := was && !reflect.DeepEqual(old, same)
+		otherwise = otherwise || differs
+		if !first && (!was || differs) {
 			changed = append(changed, v)
 		}
 	}
 	*seen = now
-	return changed, more
+	return changed, full && (!overlaps || otherwise)
 }

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -52,6 +53,43 @@ func TestAStreamTellsEachTokenWhatItsListsShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	all.until("workers", "items")
+}
+
+// Where one of the newest has changed, what is older may have too, and is not watched.
+func TestAStreamSaysThatThereMayBeMoreWhereManyChangeAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{ChangesEvery: 20 * time.Millisecond})
+	server := httptest.NewServer(r.handler)
+	t.Cleanup(server.Close) // after the streams, for whose end it waits
+	s := r.stream(server, "viewer")
+	s.until("alive", "at")
+	changed := func(resolution, which string) (items int, more bool) {
+		t.Helper()
+		exec(t, r.db.Pool(), "update keyline.dead_letters set status = 'resolved', resolved_at = clock_timestamp(), resolved_by = 'x', resolution = '"+resolution+"' where "+which)
+		seen := s.until("dead_letters", `"resolution":"`+resolution+`"`)
+		var v struct {
+			Items []keyline.DeadLetter
+			More  bool
+		}
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(seen[len(seen)-1], "dead_letters ")), &v); err != nil {
+			t.Fatal(err)
+		}
+		return len(v.Items), v.More
+	}
+	if items, more := changed("one", "id = "+number(r.letters[mine])); items != 1 || more {
+		t.Errorf("told of %d where one has changed; more: %v", items, more)
+	}
+	const many = 150
+	exec(t, r.db.Pool(), `insert into keyline.dead_letters (record_id, seq, consumer_id, event_id, attempt, reason, error_code, first_failed_at, failed_at)
+		select d.record_id, d.seq + n, d.consumer_id, d.event_id, 1, d.reason, d.error_code, d.first_failed_at, d.failed_at
+		from keyline.dead_letters d, generate_series(1001, 1000 + `+number(many)+`) n where d.id = `+number(r.letters[mine]))
+	s.until("dead_letters", `"more":true`) // none of those that it knew is among the newest
+	if items, more := changed("all", "seq > 1000"); items != 100 || !more {
+		t.Errorf("told of %d of %d that have changed; more: %v", items, many, more)
+	}
+	if items, more := changed("the newest", "id = (select max(id) from keyline.dead_letters)"); items != 1 || !more {
+		t.Errorf("told of %d where one of the newest %d has changed; more: %v", items, 100, more)
+	}
 }
 
 func TestAStreamEndsWithItsTokenAndWithTheServer(t *testing.T) {
