@@ -57,6 +57,8 @@ type Handler struct {
 	streams chan struct{}
 	// bodyTimeout is how long a request's body may take to come.
 	bodyTimeout time.Duration
+	// writeTimeout is how long a piece of an answer may take to be taken.
+	writeTimeout time.Duration
 
 	mu      sync.Mutex
 	closed  bool
@@ -86,7 +88,7 @@ func build(gate *keyline.Gate, cfg Config) *Handler {
 	h := &Handler{
 		gate: gate, cfg: cfg, clock: c, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		limits: newLimits(c, cfg.RequestsPerSecond, cfg.Burst), jobs: newJobs(), streams: make(chan struct{}, cfg.Streams),
-		bodyTimeout: bodyTimeout,
+		bodyTimeout: bodyTimeout, writeTimeout: writeTimeout,
 	}
 	h.closing, h.stop = context.WithCancel(context.Background())
 	h.api = humago.New(h.mux, description())

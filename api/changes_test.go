@@ -118,3 +118,54 @@ func TestAStreamEndsWithItsTokenAndWithTheServer(t *testing.T) {
 	ended(b)
 	ended(c)
 }
+
+// deadlines is an answer that notes, in their order, what is written and the deadlines that are set.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	log     []string
+	flushed context.CancelFunc
+}
+
+func (d *deadlines) SetWriteDeadline(by time.Time) error {
+	if by.IsZero() {
+		d.log = append(d.log, "none")
+	} else {
+		d.log = append(d.log, "deadline")
+	}
+	return nil
+}
+
+func (d *deadlines) Write(text []byte) (int, error) {
+	d.log = append(d.log, "write")
+	return d.ResponseRecorder.Write(text)
+}
+
+func (d *deadlines) Flush() {
+	d.log = append(d.log, "flush")
+	d.flushed()
+}
+
+// Over HTTP/2 a deadline that passes ends a stream that has nothing to tell; over HTTP/1.1 it would end its last bytes.
+func TestAStreamHasADeadlineOnlyWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	d := &deadlines{httptest.NewRecorder(), nil, cancel} // the stream ends where it has told something
+	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/changes", nil)
+	request.Header.Set("Authorization", "Bearer "+r.tokens["viewer"])
+	r.handler.ServeHTTP(d, request)
+	all := strings.Join(d.log, " ")
+	if !strings.Contains(all, " flush ") {
+		t.Fatalf("%d: %s", d.Code, all)
+	}
+	for i, what := range d.log {
+		if what == "write" || what == "flush" {
+			if d.log[i-1] != "deadline" || d.log[i+1] != "none" {
+				t.Errorf("%s has no deadline of its own, or one that stays: %s", what, all)
+			}
+		}
+	}
+	if !strings.HasSuffix(all, "flush none deadline") {
+		t.Errorf("the end has no deadline: %s", all)
+	}
+}

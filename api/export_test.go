@@ -14,3 +14,6 @@ const ScopeExtension = scopeExtension
 
 // SetBodyTimeout changes how long a request's body may take to come.
 func SetBodyTimeout(h *Handler, d time.Duration) { h.bodyTimeout = d }
+
+// SetWriteTimeout changes how long a piece of an answer may take to be taken.
+func SetWriteTimeout(h *Handler, d time.Duration) { h.writeTimeout = d }

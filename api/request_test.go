@@ -1,11 +1,13 @@
 package api_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +158,69 @@ func TestABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 				t.Errorf("%v after %q", err, all)
 			}
 		})
+	}
+}
+
+// Who asks and reads no answer would otherwise hold the connection for ever, and the server's end with it.
+func TestAnAnswerThatNobodyReadsHoldsNoConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{})
+	api.SetWriteTimeout(r.handler, 50*time.Millisecond)
+	server := httptest.NewServer(r.handler)
+	t.Cleanup(server.Close)
+	for _, tc := range []struct{ name, target, token string }{
+		{"of what is alive", "/livez", ""},
+		{"without a token", "/v1/whoami", ""},
+		{"of no path", "/v1/nothing", r.tokens["viewer"]},
+		{"with a token", "/v1/audit", r.tokens["viewer"]},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			if err := conn.SetDeadline(clock.Real().Now().Add(15 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			text := []byte(strings.Repeat("GET "+tc.target+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+tc.token+"\r\n\r\n", 100))
+			for err == nil {
+				_, err = conn.Write(text)
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is held")
+			}
+		})
+	}
+}
+
+// An answer that is long in coming is given all the same, over HTTP/2 too, where a deadline ends what waits as well as what writes.
+func TestAnActMayWaitLongerThanItsAnswerMayTake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{})
+	if _, err := r.worker.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	api.SetWriteTimeout(r.handler, 50*time.Millisecond)
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
+		server := httptest.NewUnstartedServer(r.handler)
+		server.EnableHTTP2 = http2
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("%s/v1/dead-letters/%d/retry", server.URL, r.letters[mine]),
+			strings.NewReader(because(`,"wait_seconds":1`))))(t)
+		request.Header.Set("Authorization", "Bearer "+r.tokens["operator"])
+		request.Header.Set("Content-Type", "application/json")
+		response, err := server.Client().Do(request)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		all, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if response.Proto != name || response.StatusCode != http.StatusAccepted || err != nil || !strings.Contains(string(all), `"applied":false`) {
+			t.Errorf("%s: %d, %v after %s", response.Proto, response.StatusCode, err, all)
+		}
 	}
 }
 

@@ -21,6 +21,9 @@ import (
 const (
 	mostBody    = 64 << 10
 	bodyTimeout = 10 * time.Second
+	// writeTimeout is how long a piece of an answer may take to be taken, and writePiece how long a piece is.
+	writeTimeout = 10 * time.Second
+	writePiece   = 64 << 10
 )
 
 // session is a request whose bearer is known.
@@ -49,18 +52,24 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(h.clock.Now().Add(h.bodyTimeout))
 	}
+	out := h.bound(w)
+	if r.ProtoMajor == 1 {
+		out.begin() // the server may have to say that it goes on with a body, and the deadline of the answer before is still there
+	}
+	defer out.last()
 	if r.URL.Path == "/livez" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		header.Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "ok\n")
+		_, _ = io.WriteString(out, "ok\n")
 		return
 	}
-	r, p := h.admit(w, r)
+	r, p := h.admit(w, r) // the server's own: it is told of a body that is too large
 	if p != nil {
-		writeProblem(w, p)
+		writeProblem(out, p)
 		return
 	}
+	out.end()                                            // acts wait, and nothing is written meanwhile
 	if at := r.URL.EscapedPath(); at != path.Clean(at) { // which a ServeMux would redirect, without the prefix that it is mounted under
-		writeProblem(w, problem(http.StatusNotFound, keyline.CodeNotFound, "there is no such path"))
+		writeProblem(out, problem(http.StatusNotFound, keyline.CodeNotFound, "there is no such path"))
 		return
 	}
 	if _, pattern := h.mux.Handler(r); pattern == "" {
@@ -71,11 +80,73 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			header.Set("Allow", allow)
 			p = problem(http.StatusMethodNotAllowed, codeInvalidRequest, "the path knows other methods")
 		}
-		writeProblem(w, p)
+		writeProblem(out, p)
 		return
 	}
-	h.mux.ServeHTTP(w, r)
+	h.mux.ServeHTTP(out, r)
 }
+
+// bounded is an answer of which each piece has to be taken in time: who asks and reads nothing would hold the connection for ever, and
+// the server's end. A deadline for all of it would end acts that wait, and streams; so would, over HTTP/2, one that stays between two pieces.
+type bounded struct {
+	http.ResponseWriter
+	h       *Handler
+	control *http.ResponseController
+	own     time.Time // a deadline of the handler's own, such as a stream has
+}
+
+func (h *Handler) bound(w http.ResponseWriter) *bounded {
+	return &bounded{ResponseWriter: w, h: h, control: http.NewResponseController(w)}
+}
+
+// begin says that what is written from now on has to be taken in time, end that nothing is written for the time being.
+func (b *bounded) begin() {
+	by := b.h.clock.Now().Add(b.h.writeTimeout)
+	if !b.own.IsZero() && b.own.Before(by) {
+		by = b.own
+	}
+	_ = b.control.SetWriteDeadline(by)
+}
+
+func (b *bounded) end() { _ = b.control.SetWriteDeadline(time.Time{}) }
+
+// last is begin for what the server has left to write when the handler has returned.
+func (b *bounded) last() {
+	b.own = time.Time{}
+	b.begin()
+}
+
+// Write implements http.ResponseWriter.
+func (b *bounded) Write(text []byte) (n int, err error) {
+	defer b.end()
+	for {
+		b.begin()
+		piece := text[n:min(n+writePiece, len(text))]
+		wrote, err := b.ResponseWriter.Write(piece)
+		if n += wrote; err != nil || n == len(text) {
+			return n, err
+		}
+	}
+}
+
+// Flush implements http.Flusher.
+func (b *bounded) Flush() { _ = b.FlushError() }
+
+// FlushError is Flush for an http.ResponseController.
+func (b *bounded) FlushError() error {
+	b.begin()
+	defer b.end()
+	return b.control.Flush()
+}
+
+// SetWriteDeadline takes a deadline of the handler's own, which holds where it is the earlier one.
+func (b *bounded) SetWriteDeadline(by time.Time) error {
+	b.own = by
+	return nil
+}
+
+// Unwrap gives an http.ResponseController the rest.
+func (b *bounded) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
 // admit finds out whose request it is and reads its body, before anything else looks at either.
 func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (*http.Request, *Problem) {
