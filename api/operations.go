@@ -137,9 +137,9 @@ type Page[T any] struct {
 	Next *string `json:"next" doc:"The cursor of the next page, null where this was the last."`
 }
 
-// Paging is what lists take.
+// Paging is what lists take. A cursor names a record at most: two texts of 512 bytes, each of which JSON may write as six, in base64.
 type Paging struct {
-	Cursor string `query:"cursor" maxLength:"4000" doc:"The next of the page before."`
+	Cursor string `query:"cursor" maxLength:"10000" doc:"The next of the page before."`
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The most rows of the page."`
 }
 

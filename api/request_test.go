@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -220,6 +221,25 @@ func TestAnActMayWaitLongerThanItsAnswerMayTake(t *testing.T) {
 		_ = response.Body.Close()
 		if response.Proto != name || response.StatusCode != http.StatusAccepted || err != nil || !strings.Contains(string(all), `"applied":false`) {
 			t.Errorf("%s: %d, %v after %s", response.Proto, response.StatusCode, err, all)
+		}
+	}
+}
+
+// A cursor is as long as what it names, and what JSON makes of it: the next of one page is taken for another.
+func TestTheCursorOfTheLongestKeyIsTaken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Config{})
+	client := must(keyline.NewClient(keyline.ClientConfig{}))(t)
+	for _, c := range []string{"<", "\x01", "\u2028", "\U0001F511"} {
+		long := strings.Repeat(c, 511/len(c))
+		for _, last := range []string{"1", "2"} {
+			must(client.Append(t.Context(), r.db.Pool(), keyline.NewEvent{Key: keyline.Key{Tenant: long, Record: long + last}, Type: "x"}))(t)
+		}
+		first := "/v1/records?limit=1&tenant=" + url.QueryEscape(long)
+		next, _ := r.ask("viewer", http.MethodGet, first, "").value(t)["next"].(string)
+		a := r.ask("viewer", http.MethodGet, first+"&cursor="+next, "")
+		if list, _ := a.value(t)["items"].([]any); next == "" || a.code != http.StatusOK || len(list) != 1 || list[0].(map[string]any)["record"] != long+"2" {
+			t.Errorf("%q: %d behind a cursor of %d bytes: %.300s", c, a.code, len(next), a.body)
 		}
 	}
 }
