@@ -204,7 +204,7 @@ func appendedIn(headers map[string]string) trace.SpanContext {
 
 func outcomeName(out *core.Outcome) string {
 	switch {
-	case out.Err == errPanicked: // not errors.Is, which would ask the handler's error
+	case out.Err == errPanicked: //nolint:errorlint // errors.Is would ask the handler's error
 		return "panic"
 	case out.Fenced:
 		return "fenced"
@@ -226,7 +226,7 @@ func outcomeName(out *core.Outcome) string {
 }
 
 func errorCode(out *core.Outcome) string {
-	if out.Err == errPanicked {
+	if out.Err == errPanicked { //nolint:errorlint // likewise
 		return core.CodePanic
 	}
 	return ErrorCode(out.Err)

@@ -47,7 +47,7 @@ type picky struct{ code int }
 
 func (*picky) Error() string { return "picky" }
 
-func (e *picky) Is(target error) bool { return target.(*picky).code == e.code } //nolint:forcetypeassert,errorlint // as careless code does
+func (e *picky) Is(target error) bool { return target.(*picky).code == e.code } //nolint:forcetypeassert // as careless code does
 
 // TestAHandlersErrorThatCannotBeReadIsAnAttempt: what panics while the runtime looks at an error is a failure of that
 // delivery, like any other; not of the record's machine, which would run it again for ever, nor of the process.

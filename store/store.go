@@ -88,7 +88,7 @@ type Store struct {
 	unserved chan error // one, once it is known
 
 	sweepAsked chan struct{}
-	unlooked   atomic.Bool // nobody has looked yet whether the clock was set back before this store was opened
+	unlooked   atomic.Bool  // nobody has looked yet whether the clock was set back before this store was opened
 	epoch      atomic.Int64 // of the registry that was last read
 	hosts      atomic.Pointer[hosts]
 	defined    atomic.Pointer[[]Definition] // what was registered last
