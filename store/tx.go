@@ -159,7 +159,7 @@ func (r *txRun) run(ctx context.Context, tx pgx.Tx, handler func(context.Context
 // handle calls the handler and brings the transaction into a state in which
 // the outcome can be booked; whole is false where it cannot.
 func (r *txRun) handle(ctx context.Context, tx pgx.Tx, handler func(context.Context, pgx.Tx) error) (whole bool, err error) {
-	guarded := &handlerTx{tx: tx}
+	guarded := guardTx(tx)
 	returned := false
 	patience(r.conn.Conn(), true)
 	defer func() {

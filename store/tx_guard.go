@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,24 +15,41 @@ import (
 var errNotYours = errors.New("keyline: a handler's transaction is ended by the runtime: return nil to commit it, an error to roll it back")
 
 // handlerTx is the transaction as a handler sees it. It cannot be committed or
-// rolled back (Begin gives a nested one that can), and is closed when the handler has returned, so
-// that a goroutine left behind cannot write into the next user's transaction.
+// rolled back (Begin gives a nested one that can), and is closed when the handler has returned, with all
+// that was begun in it, so that a goroutine left behind cannot write into the next user's transaction, nor end parts of it.
 type handlerTx struct {
 	tx     pgx.Tx
-	closed atomic.Bool
+	closed *atomic.Bool // shared with what is nested in it
+	nested bool
 }
 
 var _ pgx.Tx = (*handlerTx)(nil)
+
+func guardTx(tx pgx.Tx) *handlerTx { return &handlerTx{tx: tx, closed: new(atomic.Bool)} }
 
 func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if t.closed.Load() {
 		return nil, pgx.ErrTxClosed
 	}
-	return t.tx.Begin(ctx)
+	tx, err := t.tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &handlerTx{tx: tx, closed: t.closed, nested: true}, nil
 }
 
-func (t *handlerTx) Commit(context.Context) error   { return errNotYours }
-func (t *handlerTx) Rollback(context.Context) error { return errNotYours }
+func (t *handlerTx) Commit(ctx context.Context) error   { return t.end(ctx, t.tx.Commit) }
+func (t *handlerTx) Rollback(ctx context.Context) error { return t.end(ctx, t.tx.Rollback) }
+
+func (t *handlerTx) end(ctx context.Context, how func(context.Context) error) error {
+	switch {
+	case !t.nested:
+		return errNotYours
+	case t.closed.Load():
+		return pgx.ErrTxClosed
+	}
+	return how(ctx)
+}
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
 	if t.closed.Load() {
@@ -47,7 +65,14 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	return t.tx.SendBatch(ctx, b)
 }
 
-func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.tx.LargeObjects() }
+// LargeObjects are by way of t, which closes them with itself. pgx lets nobody say by which transaction they are: it is all
+// that they consist of, which the line below does not compile without.
+func (t *handlerTx) LargeObjects() (objects pgx.LargeObjects) {
+	*(*pgx.Tx)(unsafe.Pointer(&objects)) = t
+	return objects
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(pgx.LargeObjects{})-unsafe.Sizeof(pgx.Tx(nil))]
 
 func (t *handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if t.closed.Load() {

@@ -185,6 +185,93 @@ func TestAHandlerCannotEndTheTransaction(t *testing.T) {
 	}
 }
 
+// Promise: what a handler has begun in its transaction ends with it: a goroutine that it left behind neither writes into a later delivery's transaction nor
+// rolls back what that has done so far.
+func TestWhatAHandlerHasBegunEndsWithIt(t *testing.T) {
+	x := newTxRig(t, func(cfg *Config) { cfg.Pool.MaxConns = 1 })
+	var nested, inner pgx.Tx
+	var objects pgx.LargeObjects
+	var object *pgx.LargeObject
+	out := x.run(func(ctx context.Context, tx pgx.Tx) (err error) {
+		if nested, err = tx.Begin(ctx); err != nil {
+			return err
+		}
+		if inner, err = nested.Begin(ctx); err != nil {
+			return err
+		}
+		if err := effect(1)(ctx, inner); err != nil {
+			return err
+		}
+		objects = tx.LargeObjects()
+		oid, err := objects.Create(ctx, 0)
+		if err != nil {
+			return err
+		}
+		if object, err = objects.Open(ctx, oid, pgx.LargeObjectModeWrite); err != nil {
+			return err
+		}
+		_, err = object.Write([]byte("as it should be"))
+		return err
+	})
+	if out.Err != nil || out.Booked == nil || x.effects() != 1 {
+		t.Fatalf("%+v, %d effects", out, x.effects())
+	}
+	x.work.Fence, x.work.Events = 1, x.loaded.Events[1:2]
+	out = x.RunTx(t.Context(), x.work, func(ctx context.Context, tx pgx.Tx) error {
+		later, err := tx.Begin(ctx) // it has the name of the one before
+		if err != nil {
+			return err
+		}
+		if err := effect(2)(ctx, later); err != nil {
+			return err
+		}
+		for what, err := range map[string]error{
+			"exec":     effect(3)(ctx, nested),
+			"deeper":   effect(4)(ctx, inner),
+			"begin":    func() error { _, err := nested.Begin(ctx); return err }(),
+			"row":      inner.QueryRow(ctx, "select 1").Scan(new(int)),
+			"rollback": nested.Rollback(ctx),
+			"commit":   inner.Commit(ctx),
+			"create":   func() error { _, err := objects.Create(ctx, 0); return err }(),
+			"write":    func() error { _, err := object.Write([]byte("late")); return err }(),
+			"unlink":   func() error { late := nested.LargeObjects(); return late.Unlink(ctx, 1) }(),
+		} {
+			if !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("%s after its end: %v", what, err)
+			}
+		}
+		return later.Commit(ctx)
+	}, completed(x.work.Record, x.consumer, 2))
+	if out.Err != nil || out.Booked == nil {
+		t.Errorf("the later one: %+v", out)
+	}
+	if n := get[int64](x.rig, "select sum(n) from effects"); n != 3 {
+		t.Errorf("effects come to %d, want 1 and 2", n)
+	}
+}
+
+func TestANestedTransactionOfAHandlerEndsAsItIsTold(t *testing.T) {
+	x := newTxRig(t)
+	out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+		for n, end := range map[int]func(pgx.Tx) error{1: func(n pgx.Tx) error { return n.Commit(ctx) }, 2: func(n pgx.Tx) error { return n.Rollback(ctx) }} {
+			nested, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(effect(n)(ctx, nested), end(nested)); err != nil {
+				return err
+			}
+			if err := nested.Rollback(ctx); !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("ended twice: %v", err)
+			}
+		}
+		return nil
+	})
+	if out.Err != nil || out.Booked == nil || get[int64](x.rig, "select sum(n) from effects") != 1 {
+		t.Errorf("%+v", out)
+	}
+}
+
 func TestAHandlerThatEndsTheTransactionAllTheSameHasFailed(t *testing.T) {
 	x := newTxRig(t)
 	for _, sql := range []string{"commit", "rollback"} {
