@@ -137,11 +137,12 @@ func DefaultRetryDelays() []time.Duration { return keylinetype.DefaultRetryDelay
 func Permanent(err error) error { return keylinetype.Permanent(err) }
 
 // RetryAfter marks an error with the pause before the next run, in place of the
-// retry policy's. The run is charged as an attempt. RetryAfter(nil, d) is nil.
+// retry policy's. The run is charged as an attempt. RetryAfter(nil, d) is nil. A
+// delay of more than ten years (3650 days) is one of ten.
 func RetryAfter(err error, delay time.Duration) error { return keylinetype.RetryAfter(err, delay) }
 
 // Snooze asks to be called again after delay, without charging an attempt, and so without end: with a delay
-// of 0 that is a loop as fast as the database writes.
+// of 0 that is a loop as fast as the database writes. One of more than ten years (3650 days) is one of ten.
 func Snooze(delay time.Duration) error { return keylinetype.Snooze(delay) }
 
 // Skip ends the delivery without success and without a dead letter; reason is

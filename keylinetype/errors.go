@@ -36,6 +36,11 @@ func Permanent(err error) error {
 	return &permanentError{err}
 }
 
+// maxDelay keeps what a handler asks for within what a due time can hold, with room, as the delays of a retry policy are.
+const maxDelay = 10 * 365 * 24 * time.Hour
+
+func bounded(delay time.Duration) time.Duration { return min(max(delay, 0), maxDelay) }
+
 type retryAfterError struct {
 	err   error
 	delay time.Duration
@@ -45,12 +50,13 @@ func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
 // RetryAfter marks an error with the pause before the next run, in place of the
-// retry policy's. The run is charged as an attempt. RetryAfter(nil, d) is nil.
+// retry policy's. The run is charged as an attempt. RetryAfter(nil, d) is nil. A
+// delay of more than ten years (3650 days) is one of ten.
 func RetryAfter(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &retryAfterError{err, max(delay, 0)}
+	return &retryAfterError{err, bounded(delay)}
 }
 
 type snoozeError struct{ delay time.Duration }
@@ -58,8 +64,8 @@ type snoozeError struct{ delay time.Duration }
 func (e *snoozeError) Error() string { return fmt.Sprintf("snoozed for %s", e.delay) }
 
 // Snooze asks to be called again after delay, without charging an attempt, and so without end: with a delay
-// of 0 that is a loop as fast as the database writes.
-func Snooze(delay time.Duration) error { return &snoozeError{max(delay, 0)} }
+// of 0 that is a loop as fast as the database writes. One of more than ten years (3650 days) is one of ten.
+func Snooze(delay time.Duration) error { return &snoozeError{bounded(delay)} }
 
 type skipError struct{ reason string }
 

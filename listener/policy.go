@@ -47,6 +47,14 @@ type Effects struct {
 
 const never = time.Duration(math.MaxInt64)
 
+// after is d after t, or never: a due time that is farther away than a time can be told is not in the past.
+func after(t, d time.Duration) time.Duration {
+	if sum := t + d; d <= 0 || sum > t {
+		return sum
+	}
+	return never
+}
+
 const (
 	// pingAfter and pingPause are after how many notifications, and how soon after
 	// the last time, the sentinel asks whether their senders stand in line.
@@ -109,7 +117,7 @@ func (p *Policy) dueAt() time.Duration {
 	if p.due == never || p.state != Asleep {
 		return p.due
 	}
-	return max(p.due+p.t.DueLag, p.dueWoke+p.t.DueEvery)
+	return max(after(p.due, p.t.DueLag), p.dueWoke+p.t.DueEvery)
 }
 
 // Dry is said by the claim loop when an unbounded claim found nothing. The next
@@ -117,7 +125,7 @@ func (p *Policy) dueAt() time.Duration {
 func (p *Policy) Dry(now, d time.Duration, ok bool) (e Effects) {
 	p.due = never
 	if ok {
-		p.due = now + p.dueIn(d)
+		p.due = after(now, p.dueIn(d))
 	}
 	if p.state != Awake {
 		return e

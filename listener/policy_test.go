@@ -70,6 +70,30 @@ type scriptStep struct {
 	next  time.Duration // 0: not looked at
 }
 
+// A due time can be so far away that it cannot be told: then it does not come, and least of all at once, again and again.
+func TestADueTimeBeyondReckoningIsNotDue(t *testing.T) {
+	for _, d := range []time.Duration{never, never - 1*ms, never - 1050*ms, never - 24*time.Hour} {
+		for state, steps := range map[State][]act{Awake: {busy, dueIn(d)}, Asleep: {dueIn(d)}, Sentinel: {dueIn(d), elected(1), granted(1), dueIn(d)}} {
+			p := NewPolicy(tableTiming, 0)
+			p.Tick(0)
+			p.Link(0, true)
+			now := time.Second
+			for _, do := range steps {
+				do(&p, now)
+			}
+			if p.State() != state {
+				t.Fatalf("%s, want %s", p.State(), state)
+			}
+			if next := p.Next(); next <= now {
+				t.Errorf("%s, due in %s: it wants to be called at %s, and it is %s", state, d, next, now)
+			}
+			if e := p.Tick(now); e.Wake.Causes&Due != 0 {
+				t.Errorf("%s, due in %s: it wakes for it", state, d)
+			}
+		}
+	}
+}
+
 func TestPolicyTable(t *testing.T) {
 	// The beginning of most scripts: a worker that is dry and connected.
 	idle := []scriptStep{

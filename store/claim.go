@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -174,6 +175,9 @@ func (s *Store) ClaimRecord(ctx context.Context, r core.ClaimRequest, limit int)
 	return c.claims, s.sound(l.loaded), nil
 }
 
+// mostMicros is what a duration can hold: 292 years. A timestamp can be farther away.
+const mostMicros = math.MaxInt64 / int64(time.Microsecond)
+
 // NextDue implements core.Deliveries.
 func (s *Store) NextDue(ctx context.Context, hosted []int32) (time.Duration, bool, error) {
 	var micros *int64
@@ -183,7 +187,7 @@ func (s *Store) NextDue(ctx context.Context, hosted []int32) (time.Duration, boo
 	if micros == nil {
 		return 0, false, nil
 	}
-	return max(time.Duration(*micros)*time.Microsecond, 0), true, nil
+	return time.Duration(min(max(*micros, 0), mostMicros)) * time.Microsecond, true, nil
 }
 
 // News implements core.Deliveries.

@@ -320,3 +320,17 @@ func TestABoundedClaimThatFindsLittleLooksEverywhere(t *testing.T) {
 		t.Errorf("claimed %v, %v; nothing must mean nothing", got, err)
 	}
 }
+
+// A timestamp can be farther away than a duration can tell.
+func TestTheNextDueTimeMayBeBeyondReckoning(t *testing.T) {
+	r := newRig(t)
+	r.register(definition("c"))
+	r.sweepAll()
+	r.append("r", "t")
+	for _, due := range []string{"9999-12-31", "2700-01-01", "100000-01-01"} {
+		r.exec("update keyline.mailboxes set due_at = '" + due + "'")
+		if d, ok, err := r.NextDue(t.Context(), nil); !ok || err != nil || d < 200*365*24*time.Hour {
+			t.Errorf("due in %s: %s %v %v", due, d, ok, err)
+		}
+	}
+}

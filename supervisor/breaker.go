@@ -145,7 +145,7 @@ func (b *breaker) trip(now time.Duration) bool {
 		return false
 	}
 	b.opened, b.probing, b.over = true, false, false
-	b.until = now + b.cfg.CoolDown
+	b.until = after(now, b.cfg.CoolDown)
 	return true
 }
 

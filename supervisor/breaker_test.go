@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -37,6 +38,14 @@ func TestBreakerOpensAtTheThreshold(t *testing.T) {
 	}
 	if a := b.allow(now + 14*time.Second); a.ok || a.wait != time.Second {
 		t.Errorf("while open: %+v", a)
+	}
+}
+
+func TestABreakerWithoutAnEndOfItsCoolDownStaysOpen(t *testing.T) {
+	b := newBreaker(keylinetype.Breaker{CoolDown: math.MaxInt64})
+	b.trip(time.Hour)
+	if a := b.allow(2 * time.Hour); a.ok || a.wait <= 0 {
+		t.Errorf("%+v", a)
 	}
 }
 

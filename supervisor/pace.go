@@ -7,6 +7,14 @@ import (
 
 const never = time.Duration(math.MaxInt64)
 
+// after is d after t, or never: what is farther away than a time can be told is not in the past.
+func after(t, d time.Duration) time.Duration {
+	if sum := t + d; d <= 0 || sum > t {
+		return sum
+	}
+	return never
+}
+
 // paceConfig is what a pace goes by.
 type paceConfig struct {
 	minBatch, maxBatch int
@@ -185,7 +193,7 @@ func (p *pace) stillDry(now time.Duration) (d time.Duration, ok, known bool) {
 func (p *pace) saidDry(now, d time.Duration, ok bool) {
 	p.dry, p.told = true, never
 	if ok {
-		p.told = now + d
+		p.told = after(now, d)
 	}
 }
 
@@ -198,9 +206,10 @@ func (p *pace) wakeUp(w Wake) {
 // dueAgain: this worker has handed back a record that is due in d. It reports
 // whether Dry must be said again, with d.
 func (p *pace) dueAgain(now, d time.Duration) bool {
-	if !p.dry || now+d >= p.told {
+	at := after(now, d)
+	if !p.dry || at >= p.told {
 		return false
 	}
-	p.told = now + d
+	p.told = at
 	return true
 }

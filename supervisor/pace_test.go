@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -266,4 +267,22 @@ func TestPaceNeverSleepsWithoutHavingLooked(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is due beyond all that a duration can tell is not due again at once.
+func TestPaceBearsADueTimeBeyondReckoning(t *testing.T) {
+	for _, d := range []time.Duration{math.MaxInt64, math.MaxInt64 - time.Second} {
+		const now = time.Hour
+		p := testPace()
+		p.saidDry(now, d, true)
+		if _, _, known := p.stillDry(now + time.Minute); !known {
+			t.Errorf("due in %s: it is asked for again", d)
+		}
+		if p.dueAgain(now, d) {
+			t.Errorf("due in %s: it is said again", d)
+		}
+		if !p.dueAgain(now, time.Second) {
+			t.Errorf("due in %s: what is due sooner is not said", d)
+		}
+	}
 }

@@ -223,7 +223,7 @@ func (p *place) Reload(r actors.Request, registry bool) {
 // WakeAt implements actors.Host.
 func (p *place) WakeAt(at time.Time) {
 	c := p.s.cfg.Clock
-	p.s.timers.set(&p.alarm, c.Mono()+at.Sub(c.Now()))
+	p.s.timers.set(&p.alarm, after(c.Mono(), at.Sub(c.Now())))
 }
 
 // Cleared implements actors.Host.

@@ -78,3 +78,21 @@ func TestTimersGoroutineKeepsTime(t *testing.T) {
 	cancel()
 	group.Wait()
 }
+
+// A record that wants to be woken at the end of all times does not want it now.
+func TestAWakeAtTheEndOfAllTimesDoesNotComeAtOnce(t *testing.T) {
+	c := clock.NewFake(time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC))
+	c.Advance(time.Hour)
+	s := &Supervisor{cfg: Config{Clock: c}, timers: newTimers(c)}
+	fired := 0
+	p := &place{s: s, alarm: alarm{fire: func() { fired++ }}}
+	p.WakeAt(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
+	if next := s.timers.fireDue(c.Mono()); fired != 0 || next <= c.Mono() {
+		t.Errorf("fired %d times, the next at %s", fired, next)
+	}
+	p.WakeAt(c.Now().Add(time.Second))
+	c.Advance(time.Second)
+	if s.timers.fireDue(c.Mono()); fired != 1 {
+		t.Errorf("an earlier wish: fired %d times", fired)
+	}
+}
