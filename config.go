@@ -24,7 +24,8 @@ const (
 	DefaultCrashBudget            = 3
 )
 
-// Config is how a Worker works. The zero value is a good one.
+// Config is how a Worker works. The zero value is a good one. A duration of more
+// than ten years (3650 days) is one of ten, which is as good as for ever.
 type Config struct {
 	// Schema is the name of Keyline's schema. Default "keyline".
 	Schema string
@@ -105,6 +106,10 @@ func (c *Config) setDefaults() {
 	orDuration(&c.Lease, DefaultLease)
 	orDuration(&c.ShutdownGrace, DefaultShutdownGrace)
 	orDuration(&c.FlushDelay, DefaultFlushDelay)
+	// What says for ever is added to the present, and must not come to be in the past.
+	for _, d := range []*time.Duration{&c.PollInterval, &c.Linger, &c.Lease, &c.StaleThreshold, &c.ShutdownGrace, &c.FlushDelay} {
+		*d = min(*d, maxRetryDelay)
+	}
 	if c.Name == "" {
 		c.Name = hostName()
 	}

@@ -95,6 +95,23 @@ func TestAConsumersErrorsNameTheField(t *testing.T) {
 	}
 }
 
+// Durations that are to mean for ever stay such that they can be added to a time.
+func TestAWorkersDurationsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := Config{PollInterval: math.MaxInt64, Linger: math.MaxInt64, Lease: math.MaxInt64, StaleThreshold: math.MaxInt64,
+		ShutdownGrace: math.MaxInt64, FlushDelay: math.MaxInt64}
+	c.setDefaults()
+	if err := c.validate(); err != nil {
+		t.Error(err)
+	}
+	for field, d := range map[string]time.Duration{"PollInterval": c.PollInterval, "Linger": c.Linger, "Lease": c.Lease,
+		"StaleThreshold": c.StaleThreshold, "ShutdownGrace": c.ShutdownGrace, "FlushDelay": c.FlushDelay} {
+		if d != maxRetryDelay {
+			t.Errorf("%s is %s", field, d)
+		}
+	}
+}
+
 func TestGoodConsumers(t *testing.T) {
 	t.Parallel()
 	zero := 0.0

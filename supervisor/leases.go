@@ -86,7 +86,8 @@ func (o *observer) look(begin, end time.Duration, beats []core.Beat) []core.Beat
 		seen[b.Worker] = s
 		// The beat stood from the end of the look that first saw it to the begin
 		// of this one, at least.
-		if begin-s.since >= b.Lease+o.grace {
+		// Nothing is added to the lease: with a grace that says never the sum would be in the past.
+		if begin-s.since-b.Lease >= o.grace {
 			lost = append(lost, b)
 		}
 	}

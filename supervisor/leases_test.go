@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -51,6 +52,17 @@ func TestObserverMarksOnlyAWholeLeaseOfSilence(t *testing.T) {
 	beats[1].Beat = 2
 	if lost := o.look(at(25), at(25), beats); lost != nil {
 		t.Fatalf("it has moved: %v", lost)
+	}
+}
+
+func TestAnObserverWithAGraceWithoutEndMarksNobody(t *testing.T) {
+	o := observer{self: 1, grace: math.MaxInt64, gap: time.Hour}
+	beats := []core.Beat{{Worker: 2, Beat: 1, Lease: 15 * time.Second}}
+	for s := range 5 {
+		at := time.Duration(s) * time.Hour / 2
+		if lost := o.look(at, at, beats); lost != nil {
+			t.Fatalf("at %s: %v", at, lost)
+		}
 	}
 }
 
