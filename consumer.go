@@ -81,9 +81,9 @@ type Consumer struct {
 	Breaker Breaker
 	// Window is how many events of one record may be done beyond what is
 	// written down: exactly what a crash can deliver twice. Default 1;
-	// with HandleBatch at least BatchSize.
+	// with HandleBatch at least BatchSize. At most 1,000,000.
 	Window int
-	// BatchSize is the most events that HandleBatch gets at once. Default 100. A worker keeps as many of each record that
+	// BatchSize is the most events that HandleBatch gets at once. Default 100, at most 1,000,000. A worker keeps as many of each record that
 	// it has claimed, if they are more than 64, but no more than 64 KB of their payloads: batches of large events are smaller.
 	BatchSize int
 	// MaxInFlight is how many handlers of it run at once in this process.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,8 +51,8 @@ func (c Consumer) checkName() *Error {
 			return wrong("PreviousNames", "contains the present name")
 		}
 	}
-	if c.Revision < 0 {
-		return wrong("Revision", "%d is negative; it counts from 1", c.Revision)
+	if c.Revision < 0 || c.Revision > maxRevision {
+		return wrong("Revision", "%d is out of range; it counts from 1", c.Revision)
 	}
 	return nil
 }
@@ -132,7 +133,13 @@ func (c Consumer) checkEffect() *Error {
 	return checkText("Effect", c.Effect.Note, 0)
 }
 
-// maxRetryDelay keeps a delay within what a due time can hold, with room.
+// maxRevision is what the database can hold.
+const maxRevision = math.MaxInt32
+
+// maxWindow is the most events of one record that may be under way at once. The database counts what it reads ahead in 32 bits.
+const maxWindow = 1_000_000
+
+// maxRetryDelay keeps a delay, and a worker's settings, within what a due time can hold, with room.
 const maxRetryDelay = 10 * 365 * 24 * time.Hour
 
 func (c Consumer) checkRetry() *Error {
@@ -165,6 +172,12 @@ func (c Consumer) checkLocal() *Error {
 		if n.value < 0 {
 			return wrong(n.field, "is negative")
 		}
+	}
+	if c.BatchSize > maxWindow {
+		return wrong("BatchSize", "%d is more than %d", c.BatchSize, maxWindow)
+	}
+	if c.Window > maxWindow {
+		return wrong("Window", "%d is more than %d", c.Window, maxWindow)
 	}
 	if c.BatchSize != 0 && c.HandleBatch == nil {
 		return wrong("BatchSize", "is for HandleBatch only")
