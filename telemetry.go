@@ -2,7 +2,10 @@ package keyline
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -40,6 +43,7 @@ func orGlobalMeters(p metric.MeterProvider) metric.MeterProvider {
 type processTelemetry struct {
 	clock    clock.Clock
 	log      *slog.Logger
+	failing  sync.Once // to say that tracers or meters panic
 	tracer   trace.Tracer
 	silent   bool // no spans: the provider makes none
 	duration metric.Float64Histogram
@@ -129,11 +133,19 @@ func (t *processTelemetry) start(ctx context.Context, c *consumerTelemetry, w *c
 	return in, p
 }
 
-// harmless ends a panic of a tracer or a meter: what they do is no outcome of a delivery, whose handler may have committed.
+// harmless ends a panic of a tracer or a meter: what they do is no outcome of a delivery, whose handler may have committed. It
+// says so once. The logger is the program's, too.
 func (t *processTelemetry) harmless() {
-	if r := recover(); r != nil {
-		t.log.Error("keyline: telemetry panicked", "panic", r)
+	value := recover()
+	if value == nil {
+		return
 	}
+	stack := string(debug.Stack())
+	t.failing.Do(func() {
+		asked(func() {
+			t.log.Error("keyline: tracers or meters panic; no more is said of it", "panic", fmt.Sprint(value), "stack", stack)
+		})
+	})
 }
 
 func (p *processing) end(ctx context.Context, out *core.Outcome) {

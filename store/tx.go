@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +53,8 @@ const (
 // it is in the database, and the next flush books it. Fenced: the claim was lost, or it cannot be known what
 // the database has; whoever claims the record next reads it there.
 //
-// A handler's panic goes through, after the transaction has been rolled back.
+// A handler's panic goes through, after the transaction has been rolled back. A panic of somebody else while the outcome is booked
+// does not: Fenced.
 func (s *Store) RunTx(ctx context.Context, w *core.Work, handler func(context.Context, pgx.Tx) error, book func(error) core.Booking) core.Outcome {
 	r := txRun{store: s, w: w, worker: s.workerID(), book: book}
 	s.calls.transactions.Add(1)
@@ -204,12 +206,17 @@ func orElse(err, other error) error {
 
 // end books an outcome and commits, in one round trip: where the booking is refused, the server passes over the commit. What is
 // refused is a failure; what was sent without an answer is looked into.
-func (r *txRun) end(ctx context.Context, handled error, b core.Booking) core.Outcome {
+func (r *txRun) end(ctx context.Context, handled error, b core.Booking) (out core.Outcome) {
 	batch, err := r.ending(&b)
 	if err != nil {
 		r.rollback(ctx)
 		return r.unbooked(handled, "book", err)
 	}
+	defer func() {
+		if v := recover(); v != nil {
+			out = r.interrupted(v)
+		}
+	}()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
 	defer cancel()
 	booked, tag, err := send(limited, r.conn, batch)
@@ -285,6 +292,16 @@ func (r *txRun) unbooked(handled error, what string, err error) core.Outcome {
 	}
 	r.store.log.Warn("an outcome could not be booked in its transaction", "record", r.w.Record, "step", what, "error", err)
 	return core.Outcome{Err: handled}
+}
+
+// interrupted is the outcome where the program's own code (the tracer of its pool, its logger) has panicked while the outcome was
+// booked. To pass it on would be to charge the handler, and to run it again, for what may have committed.
+func (r *txRun) interrupted(value any) (out core.Outcome) {
+	out.Fenced = true
+	defer func() { _ = recover() }() // of the logger
+	r.store.log.Error("a panic while a handler's outcome was booked; the database knows whether it is", "record", r.w.Record,
+		"consumer", r.w.Consumer.Name, "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+	return out
 }
 
 // rollback leaves an idle connection behind, or a closed one.

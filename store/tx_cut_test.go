@@ -266,3 +266,55 @@ func TestAHandlerThatAFencedWorkerCutsOffHasNotFailed(t *testing.T) {
 		t.Errorf("another incarnation was given up, before: %+v", out)
 	}
 }
+
+// touchy is a tracer of the program's that panics at a point of the batch that ends a HandleTx transaction.
+type touchy struct {
+	at    string
+	armed atomic.Bool
+}
+
+func (y *touchy) when(at string) {
+	if y.at == at && y.armed.CompareAndSwap(true, false) {
+		panic("tracer")
+	}
+}
+
+func (*touchy) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (*touchy) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (y *touchy) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	y.when("start")
+	return ctx
+}
+
+func (y *touchy) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
+	if d.SQL == "commit" {
+		y.when("commit")
+	}
+}
+func (y *touchy) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) { y.when("end") }
+
+// Promise: a panic of the program's own code that comes when the transaction may have committed is no panic of the handler, which would run again.
+func TestAPanicWhileAnOutcomeIsBookedIsNotTheHandlers(t *testing.T) {
+	for at, committed := range map[string]bool{"start": false, "commit": true, "end": true} {
+		t.Run(at, func(t *testing.T) {
+			y := &touchy{at: at}
+			x := newTxRig(t, func(cfg *Config) { cfg.Pool.ConnConfig.Tracer = y })
+			out := x.run(func(ctx context.Context, tx pgx.Tx) error {
+				y.armed.Store(true)
+				return effect(1)(ctx, tx)
+			})
+			if !out.Fenced || out.Booked != nil {
+				t.Errorf("%+v", out)
+			}
+			if want := map[bool]string{true: "1 ready 0", false: "0 ready 0"}[committed]; x.row() != want {
+				t.Errorf("row %s, want %s", x.row(), want)
+			}
+			if n := x.effects(); n != map[bool]int64{true: 1}[committed] {
+				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
