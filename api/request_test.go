@@ -167,7 +167,18 @@ func TestAnAnswerThatNobodyReadsHoldsNoConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, api.Config{})
 	api.SetWriteTimeout(r.handler, 50*time.Millisecond)
-	server := httptest.NewServer(r.handler)
+	server := httptest.NewUnstartedServer(r.handler)
+	// A few answers are to fill what the kernel keeps, and not megabytes of them.
+	const kept = 4096
+	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state != http.StateNew {
+			return
+		}
+		if err := conn.(*net.TCPConn).SetWriteBuffer(kept); err != nil {
+			t.Error(err)
+		}
+	}
+	server.Start()
 	t.Cleanup(server.Close)
 	for _, tc := range []struct{ name, target, token string }{
 		{"of what is alive", "/livez", ""},
@@ -182,7 +193,10 @@ func TestAnAnswerThatNobodyReadsHoldsNoConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = conn.Close() }()
-			if err := conn.SetDeadline(clock.Real().Now().Add(15 * time.Second)); err != nil {
+			if err := conn.(*net.TCPConn).SetReadBuffer(kept); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetDeadline(clock.Real().Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			text := []byte(strings.Repeat("GET "+tc.target+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+tc.token+"\r\n\r\n", 100))
@@ -203,14 +217,14 @@ func TestAnActMayWaitLongerThanItsAnswerMayTake(t *testing.T) {
 	if _, err := r.worker.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	api.SetWriteTimeout(r.handler, 50*time.Millisecond)
+	api.SetWriteTimeout(r.handler, time.Second)
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
 		server := httptest.NewUnstartedServer(r.handler)
 		server.EnableHTTP2 = http2
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("%s/v1/dead-letters/%d/retry", server.URL, r.letters[mine]),
-			strings.NewReader(because(`,"wait_seconds":1`))))(t)
+			strings.NewReader(because(`,"wait_seconds":2`))))(t)
 		request.Header.Set("Authorization", "Bearer "+r.tokens["operator"])
 		request.Header.Set("Content-Type", "application/json")
 		response, err := server.Client().Do(request)
