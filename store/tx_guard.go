@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -65,14 +64,8 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	return t.tx.SendBatch(ctx, b)
 }
 
-// LargeObjects are by way of t, which closes them with itself. pgx lets nobody say by which transaction they are: it is all
-// that they consist of, which the line below does not compile without.
-func (t *handlerTx) LargeObjects() (objects pgx.LargeObjects) {
-	*(*pgx.Tx)(unsafe.Pointer(&objects)) = t
-	return objects
-}
-
-var _ = [1]struct{}{}[unsafe.Sizeof(pgx.LargeObjects{})-unsafe.Sizeof(pgx.Tx(nil))]
+// LargeObjects are pgx's own, which lets nobody say by which transaction they are: they are not closed with t.
+func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.tx.LargeObjects() }
 
 func (t *handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if t.closed.Load() {
