@@ -208,8 +208,11 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 	role := p.db.Name + "_role"
 	p.exec(`create role ` + role)
 	defer p.exec(`drop owned by ` + role + `; drop role ` + role) // it is the server's, not the database's
-	p.exec(`grant select on keyline.schema_version, keyline.meta to ` + role + `; grant usage on schema keyline to ` + role)
 	p.opts.Pool.ConnConfig.RuntimeParams["role"] = role
+	if c := p.run().check("schema"); c.Status != Fail || !strings.Contains(c.Detail, "permission denied for schema keyline") || !strings.HasPrefix(c.Fix, "grant keyline_worker to ") {
+		t.Errorf("a role without any: %+v", c)
+	}
+	p.exec(`grant select on keyline.schema_version, keyline.meta to ` + role + `; grant usage on schema keyline to ` + role)
 	c := p.run().check("privileges")
 	if c.Status != Fail || !strings.Contains(c.Detail, "a worker as "+role+" lacks INSERT on audit") || !strings.Contains(c.Detail, "more") {
 		t.Errorf("%+v", c)

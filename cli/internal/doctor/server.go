@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/keylinehq/keyline/migrations"
 )
 
@@ -54,6 +56,10 @@ func (v *visit) primary(ctx context.Context) (finding, error) {
 
 func (v *visit) schema(ctx context.Context) (finding, error) {
 	s, err := migrations.Read(ctx, v.conn, v.opts.Schema)
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == insufficientPrivilege {
+		return finding{Fail, err.Error(), v.grant(v.opts.Pool.ConnConfig.User)}, nil
+	}
 	if err != nil {
 		return finding{}, err
 	}
@@ -67,6 +73,14 @@ func (v *visit) schema(ctx context.Context) (finding, error) {
 			"nothing while an upgrade is under way, or binaries were rolled back; then use the newer release: the next one may not serve this binary"}, nil
 	}
 	return fine("schema %s is at this binary's version", v.opts.Schema), nil
+}
+
+// insufficientPrivilege is insufficient_privilege.
+const insufficientPrivilege = "42501"
+
+// grant says how a role comes to what a worker needs.
+func (v *visit) grant(role string) string {
+	return fmt.Sprintf("grant %s_worker to %s (`keyline migrate roles` makes it), or run workers as the role that installed the schema", v.opts.Schema, role)
 }
 
 func (v *visit) privileges(ctx context.Context) (finding, error) {
@@ -85,7 +99,7 @@ func (v *visit) privileges(ctx context.Context) (finding, error) {
 		if more := len(missing) - mostShow; more > 0 {
 			shown += fmt.Sprintf(" and %d more", more)
 		}
-		return finding{Fail, fmt.Sprintf("a worker as %s lacks %s", role, shown), "grant them, or run workers as the role that installed the schema"}, nil
+		return finding{Fail, fmt.Sprintf("a worker as %s lacks %s", role, shown), v.grant(role)}, nil
 	case !seesAll:
 		return finding{Warn, fmt.Sprintf("%s has all that a worker needs, but does not see other roles' sessions: the checks of sessions may miss some", role),
 			"grant pg_read_all_stats to " + role}, nil
